@@ -1,0 +1,1 @@
+"""fullbore: pipeline-parallel training that accounts for every idle millisecond."""

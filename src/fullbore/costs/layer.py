@@ -1,0 +1,94 @@
+"""LayerCost: what one layer takes. Measured by `fullbore profile`, or written by hand in a COSTS.json."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fullbore.errors import CostsError
+
+__all__ = ["LayerCost", "read_costs", "write_costs"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One layer, one microbatch. Times in integer nanoseconds, sizes in bytes; missing sizes are 0."""
+
+    name: str
+    forward_ns: int
+    backward_input_ns: int
+    backward_weight_ns: int
+    parameters: int = 0
+    parameter_bytes: int = 0
+    optimizer_bytes: int = 0
+    activation_bytes: int = 0
+    """What the layer keeps from its forward until its backward."""
+
+    output_bytes: int = 0
+    """What would cross a boundary placed after this layer."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "name":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise CostsError(f"{field.name} must be an integer of at least 0 (layer {self.name!r}: {value!r})")
+
+    @property
+    def time_ns(self) -> int:
+        """Forward and the whole backward: what the layer adds to a stage's rhythm."""
+        return self.forward_ns + self.backward_input_ns + self.backward_weight_ns
+
+
+_NAMES = tuple(field.name for field in fields(LayerCost))
+_REQUIRED = ("name", "forward_ns", "backward_input_ns", "backward_weight_ns")
+
+
+def read_costs(path: Path) -> tuple[LayerCost, ...]:
+    """The layers of a COSTS.json, in model order.
+
+    Raises:
+        CostsError: unreadable, not JSON, or a layer with a missing, unknown or negative entry.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CostsError(f"{path} is not JSON: {error}") from error
+    layers = document.get("layers") if isinstance(document, dict) else None
+    if not isinstance(layers, list) or not layers:
+        raise CostsError(f'a costs file holds {{"layers": [...]}} with at least one layer ({path} does not)')
+    return tuple(_layer(entry, where=f"{path}, layer {index}") for index, entry in enumerate(layers))
+
+
+def write_costs(path: Path, layers: Sequence[LayerCost], **more: Any) -> None:
+    """Write a COSTS.json; ``more`` are further top-level keys (device, dtype, lengths)."""
+    path.write_text(json.dumps(costs_document(layers, **more), indent=2) + "\n", encoding="utf-8")
+
+
+def costs_document(layers: Sequence[LayerCost], **more: Any) -> dict[str, Any]:
+    """The JSON document of a COSTS.json."""
+    return {**more, "layers": [{name: getattr(layer, name) for name in _NAMES} for layer in layers]}
+
+
+def _layer(entry: Any, *, where: str) -> LayerCost:
+    if not isinstance(entry, dict):
+        raise CostsError(f"a layer is a JSON object ({where}: {entry!r})")
+    for key in entry:
+        if key not in _NAMES:
+            near = difflib.get_close_matches(key, _NAMES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_NAMES)}"
+            raise CostsError(f"unknown key {key!r} ({where}){hint}")
+    missing = [key for key in _REQUIRED if key not in entry]
+    if missing:
+        raise CostsError(f"a layer needs {', '.join(_REQUIRED)} ({where} lacks {', '.join(missing)})")
+    try:
+        return LayerCost(**entry)
+    except CostsError as error:
+        raise CostsError(f"{error} in {where}") from error

@@ -1,0 +1,51 @@
+"""StageCost: what one stage takes for one microbatch. The only place where backward = input + weight is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fullbore.costs.layer import LayerCost
+from fullbore.errors import CostsError
+from fullbore.ir.action import Kind
+
+__all__ = ["StageCost"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Integer times (nanoseconds, or unit-free ticks) of one microbatch on one stage."""
+
+    forward: int
+    backward_input: int
+    backward_weight: int
+
+    def __post_init__(self) -> None:
+        if min(self.forward, self.backward_input, self.backward_weight) < 0:
+            raise CostsError(f"times must be at least 0 (given {self})")
+
+    @classmethod
+    def of_layers(cls, layers: Iterable[LayerCost]) -> StageCost:
+        """A stage takes the sum of its layers."""
+        held = tuple(layers)
+        return cls(
+            sum(layer.forward_ns for layer in held),
+            sum(layer.backward_input_ns for layer in held),
+            sum(layer.backward_weight_ns for layer in held),
+        )
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.backward_input + self.backward_weight
+
+    def of(self, kind: Kind) -> int:
+        """The time of one action of this kind."""
+        match kind:
+            case Kind.FORWARD | Kind.RECOMPUTE:
+                return self.forward
+            case Kind.BACKWARD_INPUT:
+                return self.backward_input
+            case Kind.BACKWARD_WEIGHT:
+                return self.backward_weight
+            case Kind.BACKWARD:
+                return self.backward_input + self.backward_weight

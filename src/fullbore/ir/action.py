@@ -1,0 +1,115 @@
+"""Actions: what a rank does, one at a time.
+
+A schedule is made of `Compute` actions only. Lowering (`fullbore.ir.lower`) adds `Send` and `Recv`.
+The text of a compute action is stage, kind, microbatch: ``2F0``. That is also the form of
+torch.distributed.pipelining, so schedules travel both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fullbore.errors import ScheduleError
+from fullbore.ids import MicrobatchIndex, StageIndex
+
+__all__ = ["Compute", "Instruction", "Kind", "Message", "Payload", "Recv", "Send"]
+
+
+class Kind(StrEnum):
+    """The kinds of compute action; the letters mean this everywhere in fullbore."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+    RECOMPUTE = "R"
+
+    @property
+    def makes_input_gradient(self) -> bool:
+        """Does this kind produce the gradient that travels upstream?"""
+        return self in (Kind.BACKWARD, Kind.BACKWARD_INPUT)
+
+    @property
+    def makes_weight_gradient(self) -> bool:
+        """Does this kind finish the gradient of the stage's weights?"""
+        return self in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
+
+    @property
+    def frees_activation(self) -> bool:
+        """Is this the last use of the stage's stashed activation?"""
+        return self.makes_weight_gradient
+
+
+class Payload(StrEnum):
+    """What a message carries, which is also the direction in which it travels."""
+
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+
+
+_COMPUTE_TEXT = re.compile(r"(0|[1-9][0-9]*)([FBIWR])(0|[1-9][0-9]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One kind of work of one stage on one microbatch."""
+
+    stage: StageIndex
+    kind: Kind
+    microbatch: MicrobatchIndex
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind.value}{self.microbatch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Compute:
+        """The inverse of `str`. Raises `ScheduleError` on anything else."""
+        match = _COMPUTE_TEXT.fullmatch(text)
+        if match is None:
+            raise ScheduleError(
+                f"an action is written stage, kind, microbatch, as in 2F0, with kind one of F B I W R (given {text!r})"
+            )
+        return cls(StageIndex(int(match[1])), Kind(match[2]), MicrobatchIndex(int(match[3])))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One boundary crossing: the output of ``producer`` for one microbatch.
+
+    `Payload.ACTIVATION` is the output of stage s, wanted by stage s + 1; `Payload.GRADIENT` is the input
+    gradient of stage s, wanted by stage s - 1. ``stage`` is always the stage that *produced* it.
+    """
+
+    payload: Payload
+    stage: StageIndex
+    microbatch: MicrobatchIndex
+
+    def __str__(self) -> str:
+        return f"{self.payload.value} of stage {self.stage}, microbatch {self.microbatch}"
+
+    @property
+    def consumer(self) -> StageIndex:
+        """The stage that needs it."""
+        return StageIndex(self.stage + (1 if self.payload is Payload.ACTIVATION else -1))
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Start sending a message on a lane; never waited for by the program."""
+
+    message: Message
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Wait until a message of a lane has arrived."""
+
+    message: Message
+    lane: int
+
+
+Instruction = Compute | Send | Recv
+"""What a lowered program is made of."""

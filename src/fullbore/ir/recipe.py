@@ -1,0 +1,77 @@
+"""Recipe: what to run. As JSON it is what `train`, `verify` and `bench` take with ``--recipe``.
+
+Every axis of a layout is named from the start; one that is not built yet is refused above 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fullbore.errors import RecipeError
+
+__all__ = ["Layout", "Recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many ranks each axis has. ``pipeline * tensor * data * context * expert`` is the world size."""
+
+    pipeline: int = 1
+    chunks: int = 1
+    tensor: int = 1
+    data: int = 1
+    context: int = 1
+    expert: int = 1
+
+    def __post_init__(self) -> None:
+        for axis in ("pipeline", "chunks", "tensor", "data", "context", "expert"):
+            size = getattr(self, axis)
+            if size < 1:
+                raise RecipeError(f"every axis of a layout is at least 1 ({axis}={size})")
+            if size > 1 and axis in ("tensor", "data", "context", "expert"):
+                raise RecipeError(f"the {axis} axis is not built yet: use 1 ({axis}={size})")
+
+    @property
+    def num_stages(self) -> int:
+        return self.pipeline * self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One configuration, ready to run. The layers of stage s are the s-th run of ``layers_per_stage``."""
+
+    layout: Layout
+    microbatch_size: int
+    microbatches: int
+    layers_per_stage: tuple[int, ...]
+    schedule: str
+    accumulation: int = 1
+    recompute: tuple[str, ...] = ()
+    """Names of the layers that recompute their forward in the backward."""
+
+    schedule_options: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("microbatch_size", "microbatches", "accumulation"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"{name} must be at least 1 ({name}={getattr(self, name)})")
+        if len(self.layers_per_stage) != self.layout.num_stages:
+            raise RecipeError(
+                f"layers_per_stage needs one count for each of the {self.layout.num_stages} stages "
+                f"(given {len(self.layers_per_stage)}: {list(self.layers_per_stage)})"
+            )
+        if min(self.layers_per_stage) < 1:
+            raise RecipeError(f"every stage holds at least one layer (layers_per_stage={list(self.layers_per_stage)})")
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per optimizer step."""
+        return self.microbatch_size * self.microbatches * self.accumulation * self.layout.data
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The first layer of each stage, and the number of layers at the end: p * v + 1 numbers from 0."""
+        edges = [0]
+        for count in self.layers_per_stage:
+            edges.append(edges[-1] + count)
+        return tuple(edges)

@@ -1,0 +1,102 @@
+"""LayeredModel: a model seen as an ordered run of named layers, and the stages cut from it.
+
+Three kinds of model are understood (`nn.Sequential`, Hugging Face causal language models with a pipeline plan,
+and modules with a `pipeline_layers()` method); each has an adapter that implements `LayeredModel`. The rest
+of fullbore sees only what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Boundary", "BuiltStage", "LayeredModel", "Microbatch", "Objective", "TiedWeight"]
+
+Microbatch = Mapping[str, Tensor]
+"""The tensors of one microbatch, first dimension = samples. Every rank holds it: the first stage reads the
+inputs, the last the targets, and the ones between derive shapes from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Shape and dtype of what crosses between two layers for a given microbatch."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A sum over counted items and their number; the loss is sum / count over the *global* batch.
+
+    Dividing by a count known before the first backward makes gradients right for uneven microbatches without
+    a second pass. (Mean-of-means is wrong there: huggingface/transformers #24725.)
+    """
+
+    loss_sum: Callable[[Tensor, Microbatch], Tensor]
+    """(stage output, microbatch) -> scalar, the *sum* over counted items."""
+
+    count: Callable[[Microbatch], int]
+    """How many items of the microbatch count; the same on every rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class TiedWeight:
+    """One weight used by several layers. ``name`` is its first full name in the whole model."""
+
+    name: str
+    layers: tuple[int, ...]
+    """Indices of the layers that use it, ascending; the first one owns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltStage:
+    """A contiguous run of layers on a real device, with only its own weights materialised."""
+
+    module: nn.Module
+    """``module(carried, microbatch) -> Tensor``. ``carried`` is None for the first stage, else the previous
+    stage's output; for the last stage the result is what `Objective.loss_sum` takes."""
+
+    weights: Mapping[str, nn.Parameter]
+    """Full name in the whole model -> parameter, in model order. A tied weight stands under its `TiedWeight.name`
+    on every stage that uses it, once."""
+
+    buffers: Mapping[str, Tensor]
+    layers: tuple[str, ...]
+    layer_modules: Mapping[str, nn.Module]
+    """Layer name -> the module whose call is that layer's forward. What recomputation and hooks wrap. A layer
+    that is not one module call (the embedding or head of some models) is absent."""
+
+
+class LayeredModel(Protocol):
+    """What an adapter offers. Holds no weights itself unless the user's module came with them."""
+
+    @property
+    def description(self) -> str:
+        """One line for people: family, layers, parameters."""
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """``embed``, each block, ``head`` for a language model; child names for a Sequential."""
+
+    @property
+    def tied(self) -> tuple[TiedWeight, ...]:
+        """Every weight that more than one layer uses."""
+
+    @property
+    def objective(self) -> Objective | None:
+        """The model's own loss (language models have one); None where the user must give one."""
+
+    def build_stage(self, first_layer: int, end_layer: int, *, seed: int, device: torch.device) -> BuiltStage:
+        """The stage of layers ``first_layer`` (inclusive) to ``end_layer`` (exclusive).
+
+        Weights are initialised from (seed, layer name): bitwise the same for every cut. Where the user's module
+        came with weights on a real device, those are kept and the seed is not used.
+        """
+
+    def boundary(self, layer: int, microbatch: Microbatch) -> Boundary:
+        """What enters layer ``layer`` (1 or more). Pure arithmetic or a meta-device pass: no weights needed."""
