@@ -1,1 +1,48 @@
-"""fullbore: pipeline-parallel training that accounts for every idle millisecond."""
+"""fullbore: pipeline-parallel training that accounts for every idle millisecond.
+
+The names below are the public interface. Importing `fullbore` imports no torch; the names that need it are
+loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fullbore.ir.placement import Placement
+    from fullbore.ir.schedule import Schedule
+    from fullbore.models.layered import Objective
+    from fullbore.models.profile import profile
+    from fullbore.runtime.optimizer import MasterOptimizer
+    from fullbore.runtime.pipeline import Pipeline
+    from fullbore.timeline.span import Timeline
+    from fullbore.timeline.text import render_text
+
+__all__ = [
+    "MasterOptimizer",
+    "Objective",
+    "Pipeline",
+    "Placement",
+    "Schedule",
+    "Timeline",
+    "profile",
+    "render_text",
+]
+
+_HOMES = {
+    "MasterOptimizer": "fullbore.runtime.optimizer",
+    "Objective": "fullbore.models.layered",
+    "Pipeline": "fullbore.runtime.pipeline",
+    "Placement": "fullbore.ir.placement",
+    "Schedule": "fullbore.ir.schedule",
+    "Timeline": "fullbore.timeline.span",
+    "profile": "fullbore.models.profile",
+    "render_text": "fullbore.timeline.text",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fullbore' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -12,8 +12,9 @@
     │   ├── DataError                  text, tokens or a tokenizer that cannot be read
     │   └── TraceError                 a run folder or trace that cannot be read
     └── RunError (RuntimeError)        a run that started and could not finish; exit code 2
-        ├── RankFailed                 names the rank, its action and the cause
-        └── TransferStalled            names the rank, its action and the message it waited for
+        └── RankFailed                 names the rank, its action and the cause
+            ├── NeighborLost           this rank is a victim: another one is gone
+            └── TransferStalled        this rank waited in vain: another one is late or stuck
 
 A message says what was required, what was given, where, and what to do. The facts also ride as attributes,
 so a caller never has to parse the text. Our own bugs are `assert`s, never these.
@@ -29,6 +30,7 @@ __all__ = [
     "InputError",
     "InvalidSchedule",
     "ModelError",
+    "NeighborLost",
     "PartitionError",
     "RankFailed",
     "RecipeError",
@@ -103,8 +105,12 @@ class RankFailed(RunError):
         return (_rebuild, (type(self), self.args[0], self.rank, self.action))
 
 
+class NeighborLost(RankFailed):
+    """Another rank is gone; this one noticed while it waited for it."""
+
+
 class TransferStalled(RankFailed):
-    """A receive did not complete within the timeout."""
+    """Something this rank waited for did not come within the timeout."""
 
 
 def _rebuild(kind: type[RankFailed], message: str, rank: int, action: str) -> RankFailed:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Boundary", "BuiltStage", "LayeredModel", "Microbatch", "Objective", "TiedWeight"]
+__all__ = ["Boundary", "BuiltStage", "LayeredModel", "Microbatch", "Objective", "TiedWeight", "WholeModel"]
 
 Microbatch = Mapping[str, Tensor]
 """The tensors of one microbatch, first dimension = samples. Every rank holds it: the first stage reads the
@@ -72,6 +72,18 @@ class BuiltStage:
     that is not one module call (the embedding or head of some models) is absent."""
 
 
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """A copy of the unsplit model. Its tensors have no values worth keeping: load them by name."""
+
+    module: nn.Module
+    """Parameters and buffers go by their full names."""
+
+    call: Callable[[Microbatch], Tensor]
+    """Microbatch -> what the last stage gives."""
+
+
+@runtime_checkable
 class LayeredModel(Protocol):
     """What an adapter offers. Holds no weights itself unless the user's module came with them."""
 
@@ -97,6 +109,9 @@ class LayeredModel(Protocol):
         Weights are initialised from (seed, layer name): bitwise the same for every cut. Where the user's module
         came with weights on a real device, those are kept and the seed is not used.
         """
+
+    def whole(self) -> WholeModel:
+        """The unsplit model on the CPU, as its author calls it: what parity is measured against."""
 
     def boundary(self, layer: int, microbatch: Microbatch) -> Boundary:
         """What enters layer ``layer`` (1 or more). Pure arithmetic or a meta-device pass: no weights needed."""

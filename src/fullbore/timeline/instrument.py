@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fullbore.timeline.span import Span
 
-__all__ = ["Instrument", "SpanList"]
+__all__ = ["Fanout", "Instrument", "SpanList"]
 
 
 class Instrument(Protocol):
@@ -16,7 +16,7 @@ class Instrument(Protocol):
         """Take one span. Must be cheap and must not raise."""
 
     def step_ended(self, step: int) -> None:
-        """All spans since the last call belong to this optimizer step (0-based)."""
+        """All spans since the last call belong to this optimizer step, counted from 1."""
 
 
 class SpanList:
@@ -33,3 +33,18 @@ class SpanList:
         del step
         self.last = tuple(self._open)
         self._open.clear()
+
+
+class Fanout:
+    """Tells several instruments."""
+
+    def __init__(self, instruments: tuple[Instrument, ...]) -> None:
+        self._instruments = instruments
+
+    def record(self, span: Span) -> None:
+        for instrument in self._instruments:
+            instrument.record(span)
+
+    def step_ended(self, step: int) -> None:
+        for instrument in self._instruments:
+            instrument.step_ended(step)

@@ -1,0 +1,45 @@
+# Every target does its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test test-all check fmt golden clean
+
+help:
+	@echo "make demo      train a small Llama on real text through two stages (about 4 minutes on 2 cores)"
+	@echo "make test      the tests, without the slow ones"
+	@echo "make test-all  all tests"
+	@echo "make check     format, lint, types, import contracts"
+	@echo "make fmt       format and fix what can be fixed"
+	@echo "make golden    rebuild the golden files; review them as a diff"
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup
+	$(BIN)/fullbore train
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+golden: setup
+	$(BIN)/python -m tests.golden.regenerate
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

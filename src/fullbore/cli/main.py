@@ -1,0 +1,122 @@
+"""The command `fullbore`: one module per command, loaded only when it is called.
+
+Exit codes: 0 done, 1 the answer is "no", 2 bad input or a failed run, 130 interrupted. What fullbore raises on purpose
+becomes one readable message on stderr; anything else is our bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from fullbore.errors import FullboreError
+
+__all__ = ["COMMANDS", "cli", "main"]
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "schedule": "fullbore.cli.schedule:command",
+        "partition": "fullbore.cli.partition:command",
+        "profile": "fullbore.cli.profile:command",
+        "train": "fullbore.cli.train:command",
+        "verify": "fullbore.cli.verify:command",
+        "trace": "fullbore.cli.trace:command",
+    }
+)
+"""Command name -> ``module:attribute``. Some need torch, so none is imported before it is asked for."""
+
+_SUMMARIES: Mapping[str, str] = MappingProxyType(
+    {
+        "schedule": "List the schedules, or draw and measure one.",
+        "partition": "Cut the layers of a model into stages.",
+        "profile": "Measure what every layer of a model takes.",
+        "train": "Train a model through a pipeline.",
+        "verify": "Prove that the pipeline computes what one process computes.",
+        "trace": "Export the timeline of a run.",
+    }
+)
+"""For `fullbore --help`, which imports no command."""
+
+
+class _Lazy(click.Group):
+    """A group that knows its commands by name and imports one when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _SUMMARIES[name]) for name in COMMANDS])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        click.echo(f"fullbore {version('fullbore')}")
+    except PackageNotFoundError:
+        click.echo("fullbore (not installed)")
+    ctx.exit()
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True, help="Show it.")
+def cli() -> None:
+    """Pipeline-parallel training that accounts for every idle millisecond.
+
+    \b
+    Example:
+      fullbore schedule show 1f1b -p 4 -m 8
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and end the process with its exit code."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code: Any = _commanded(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except FullboreError as error:
+        click.echo(f"fullbore: {error}", err=True)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fullbore: interrupted", err=True)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _commanded(arguments: list[str] | None) -> Any:
+    """What click answers: the exit code, or the command's return value. Its own handling of EPIPE would say 1."""
+    with cli.make_context("fullbore", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        return cli.invoke(context)
+
+
+def _forget_stdout() -> None:
+    """The reader has gone (`fullbore ... | head`): nothing more is written, and the exit is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,47 @@
+"""How commands answer: text for a person, or exactly one JSON document on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["answer_no", "json_option", "print_json", "print_text", "use_color", "width"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def json_option(command: _Command) -> _Command:
+    """The ``--json`` flag that every command has."""
+    return click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON document.")(command)
+
+
+def print_json(document: Any) -> None:
+    """The only thing a command with ``--json`` may write to stdout."""
+    click.echo(json.dumps(document, allow_nan=False))
+
+
+def print_text(text: str) -> None:
+    """Text that brings its own line ends."""
+    click.echo(text, nl=False)
+
+
+def answer_no(reason: str) -> None:
+    """Say why the answer is no, and end with exit code 1."""
+    click.echo(reason, err=True)
+    click.get_current_context().exit(1)
+
+
+def width() -> int:
+    """Columns of the terminal (or of COLUMNS); 100 where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def use_color() -> bool:
+    """Only on a terminal, and not where NO_COLOR is set."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -1,0 +1,191 @@
+"""`fullbore schedule list` and `fullbore schedule show`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from fullbore.cli.output import answer_no, json_option, print_json, print_text, use_color, width
+from fullbore.costs.links import Link
+from fullbore.costs.stage import StageCost
+from fullbore.costs.unit import parse_unit_costs
+from fullbore.errors import ConfigError, ScheduleError
+from fullbore.ir.schedule import Schedule
+from fullbore.plan.recipe_file import RecipeFile, read_recipe
+from fullbore.report.schedule import ScheduleReport, schedule_report
+from fullbore.schedules.registry import REGISTRY, ScheduleEntry, get
+from fullbore.timeline.scale import TimeScale
+from fullbore.timeline.svg import render_svg
+
+__all__ = ["command"]
+
+
+@click.group()
+def command() -> None:
+    """List the schedules, or draw and measure one.
+
+    \b
+    Example:
+      fullbore schedule show 1f1b -p 4 -m 8
+    """
+
+
+@command.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """Every schedule with its paper and the sizes it exists for.
+
+    \b
+    Example:
+      fullbore schedule list
+    """
+    if as_json:
+        print_json({"schedules": [_entry_document(entry) for entry in REGISTRY.values()]})
+        return
+    longest = max(map(len, REGISTRY))
+    for entry in REGISTRY.values():
+        indent = " " * (longest + 2)
+        print_text(f"{entry.name:<{longest}}  {entry.summary}\n{indent}{entry.paper}; {entry.constraints}\n")
+
+
+@command.command("show")
+@click.argument("name")
+@click.option("-p", "ranks", type=int, metavar="RANKS", help="Number of ranks.")
+@click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
+@click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule.")
+@click.option(
+    "--cost",
+    metavar="F,I,W",
+    help="Time of forward, backward for the input, backward for the weights of one microbatch on one rank's whole "
+    "share; each may be a ':' list, one value a rank. Default 1,1,1.",
+)
+@click.option("--comm", metavar="C", help="Delay of a transfer between ranks, or a ':' list, one value a boundary.")
+@click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
+@click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Take sizes and stages from a recipe.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw it into an SVG file.")
+@json_option
+def show_command(
+    name: str,
+    ranks: int | None,
+    microbatches: int | None,
+    chunks: int | None,
+    options: tuple[str, ...],
+    cost: str | None,
+    comm: str | None,
+    memory_cap: float | None,
+    recipe: Path | None,
+    svg: Path | None,
+    as_json: bool,
+) -> None:
+    """Draw schedule NAME and tell its makespan, bubble and memory.
+
+    \b
+    Examples:
+      fullbore schedule show 1f1b -p 4 -m 8
+      fullbore schedule show gpipe -p 2 -m 4 --cost 1:2,1,1 --comm 0.5 --json
+    """
+    entry = get(name)
+    _refuse_options(entry, options)
+    held = None if recipe is None else read_recipe(recipe)
+    sizes = _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks)
+    schedule = entry.build(sizes.ranks, num_microbatches=sizes.microbatches)
+    timing = _timing(schedule, sizes, held, cost=cost, comm=comm)
+    report = schedule_report(schedule, costs=timing.costs, links=timing.links, scale=timing.scale)
+    if svg is not None:
+        _write_svg(svg, report)
+    if as_json:
+        print_json(report.document())
+    else:
+        print_text(report.text(width=width(), color=use_color()))
+    worst = max(report.peak_shares)
+    if memory_cap is not None and worst > memory_cap:
+        answer_no(f"{name} keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    ranks: int
+    microbatches: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    costs: tuple[StageCost, ...]
+    links: tuple[Link, ...]
+    scale: TimeScale
+
+
+def _entry_document(entry: ScheduleEntry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "summary": entry.summary,
+        "paper": entry.paper,
+        "constraints": entry.constraints,
+        "chunks": entry.chunks,
+    }
+
+
+def _refuse_options(entry: ScheduleEntry, options: tuple[str, ...]) -> None:
+    for option in options:
+        key, equals, _ = option.partition("=")
+        if not equals:
+            raise ConfigError(f"an option is written key=value (given --option {option!r})")
+        raise ScheduleError(f"{entry.name} has no options (given {key!r}); leave out --option")
+
+
+def _sizes(
+    entry: ScheduleEntry,
+    held: RecipeFile | None,
+    *,
+    ranks: int | None,
+    microbatches: int | None,
+    chunks: int | None,
+) -> _Sizes:
+    if held is not None:
+        recipe = held.recipe
+        ranks = _agreed("-p", ranks, recipe.layout.pipeline)
+        microbatches = _agreed("-m", microbatches, recipe.microbatches)
+        chunks = _agreed("-v", chunks, recipe.layout.chunks)
+    if ranks is None or microbatches is None:
+        raise ConfigError(f"{entry.name} needs -p RANKS and -m MICROBATCHES, or --recipe FILE; for example -p 4 -m 8")
+    if chunks is not None and chunks != entry.chunks:
+        raise ScheduleError(
+            f"{entry.name} has {entry.chunks} stage per rank (given -v {chunks}); use -v {entry.chunks}"
+        )
+    return _Sizes(ranks, microbatches, entry.chunks)
+
+
+def _agreed(option: str, given: int | None, held: int) -> int:
+    if given is not None and given != held:
+        raise ConfigError(f"{option} {given} contradicts the recipe, which has {held}; leave out one of them")
+    return held
+
+
+def _timing(
+    schedule: Schedule, sizes: _Sizes, held: RecipeFile | None, *, cost: str | None, comm: str | None
+) -> _Timing:
+    """Unit-free costs by rank; or from a recipe its measured stages, or so many layers of ``--cost`` each."""
+    unit = parse_unit_costs(cost or "1,1,1", num_ranks=sizes.ranks, num_chunks=sizes.chunks, comm=comm or "0")
+    if held is None:
+        return _Timing(unit.of(schedule.placement), unit.links, TimeScale(unit.scale))
+    if held.stage_costs is not None and cost is None:
+        if comm is not None:
+            raise ConfigError("--comm has no unit beside the recipe's nanoseconds; give --cost too, or leave it out")
+        return _Timing(held.stage_costs, (), TimeScale.milliseconds())
+    per_stage = zip(unit.of(schedule.placement), held.recipe.layers_per_stage, strict=True)
+    layered = tuple(
+        StageCost(one.forward * count, one.backward_input * count, one.backward_weight * count)
+        for one, count in per_stage
+    )
+    return _Timing(layered, unit.links, TimeScale(unit.scale))
+
+
+def _write_svg(path: Path, report: ScheduleReport) -> None:
+    try:
+        path.write_text(render_svg(report.timeline, title=report.title, scale=report.scale), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the picture {path}: {error.strerror}") from error

@@ -1,0 +1,75 @@
+"""`fullbore trace export`: the timeline of a run as a file for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fullbore.cli.output import json_option, print_json, print_text
+from fullbore.errors import ConfigError, TraceError
+from fullbore.timeline.chrome import Step, chrome_trace
+from fullbore.trace.reader import Trace, read_trace
+
+__all__ = ["command"]
+
+_DEFAULT_STEPS = 10
+
+
+@click.group()
+def command() -> None:
+    """Export the timeline of a run.
+
+    \b
+    Example:
+      fullbore trace export runs/first -o trace.json
+    """
+
+
+@command.command("export")
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("-o", "output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to write.")
+@click.option("--steps", "window", metavar="A:B", help="Steps A to B - 1; the last 10 by default.")
+@json_option
+def export_command(run_dir: Path, output: Path, window: str | None, as_json: bool) -> None:
+    """Write the spans of RUN_DIR as Chrome trace JSON. Open it in ui.perfetto.dev.
+
+    \b
+    Examples:
+      fullbore trace export runs/first -o trace.json
+      fullbore trace export runs/first -o trace.json --steps 20:25
+    """
+    trace = read_trace(run_dir)
+    chosen = _chosen(trace, window)
+    steps = (Step(step, trace.timeline(step)) for step in chosen)
+    try:
+        with output.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(chrome_trace(steps, title=f"{trace.schedule} pipeline"))
+    except OSError as error:
+        raise TraceError(f"cannot write {output}: {error.strerror}") from error
+    uncertainty = trace.clock_uncertainty_ns
+    if as_json:
+        print_json({"path": str(output), "steps": list(chosen), "clock_uncertainty_ns": uncertainty})
+        return
+    print_text(
+        f"{output}: steps {chosen[0]} to {chosen[-1]} of {trace.num_ranks} ranks, "
+        f"clocks agree to {uncertainty / 1000:.3g} us; open it in ui.perfetto.dev\n"
+    )
+
+
+def _chosen(trace: Trace, window: str | None) -> tuple[int, ...]:
+    if not trace.steps:
+        raise TraceError(f"the trace in {trace.run_dir} has no step that all ranks finished")
+    if window is None:
+        return trace.steps[-_DEFAULT_STEPS:]
+    first, colon, end = window.partition(":")
+    if not colon or not all(part.isdecimal() or not part for part in (first, end)):
+        raise ConfigError(f"a window of steps is written A:B, as in 20:25 (given {window!r})")
+    lowest, highest = int(first or 0), int(end) if end else trace.steps[-1] + 1
+    chosen = tuple(step for step in trace.steps if lowest <= step < highest)
+    if not chosen:
+        raise TraceError(
+            f"no step of the trace lies in {window} (it has {trace.steps[0]} to {trace.steps[-1]}, "
+            f"so --steps {trace.steps[0]}:{trace.steps[-1] + 1} is all of it)"
+        )
+    return chosen

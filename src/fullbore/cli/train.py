@@ -1,0 +1,82 @@
+"""`fullbore train`: train a model through a pipeline, and say where the time went."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from fullbore.cli.output import json_option, print_json, print_text, width
+from fullbore.cli.run_options import PRELOAD, read_config, run_options
+from fullbore.config.run import RunConfig
+from fullbore.errors import ConfigError
+from fullbore.plan.check import check_before_start
+from fullbore.report.run import summarize_run
+from fullbore.session.ranks import run_ranks
+from fullbore.train.result import TrainResult
+
+__all__ = ["command"]
+
+
+@click.command()
+@run_options
+@click.option("--emulate", type=click.Path(path_type=Path), metavar="COSTS.json", help="Wait instead of computing.")
+@json_option
+def command(
+    run: Path | None, recipe: Path | None, overrides: tuple[str, ...], emulate: Path | None, as_json: bool
+) -> None:
+    """Train; without a file, a small Llama on real text over two stage processes.
+
+    Starts its own workers on this machine; under torchrun it joins the group that is there.
+
+    \b
+    Examples:
+      fullbore train
+      fullbore train run.toml --set pipeline.stages=4 --set train.steps=20
+      fullbore train --emulate costs.json --set pipeline.stages=4 --set train.steps=5
+    """
+    config = read_config(run, recipe=recipe, overrides=overrides)
+    check_before_start(config)
+    folder = _run_folder(config)
+    result = _start(config, folder, emulate)
+    if result is None:
+        return
+    if as_json:
+        print_json(asdict(result))
+        return
+    print_text("\n" + summarize_run(folder, width=width()) + "\n" + _closing(result))
+
+
+def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult | None:
+    """Rank 0's result; None on the other ranks of a group that torchrun started."""
+    ranks = config.pipeline.stages
+    result: TrainResult | None
+    if emulate is not None:
+        result = run_ranks(
+            "fullbore.train.emulate:emulate_rank", config, str(folder), str(emulate), num_ranks=ranks, preload=PRELOAD
+        )
+    else:
+        result = run_ranks("fullbore.train.loop:train_rank", config, str(folder), num_ranks=ranks, preload=PRELOAD)
+    return result
+
+
+def _run_folder(config: RunConfig) -> Path:
+    """``train.run_dir``, or a new folder under ``runs/``. One that holds a run already is refused."""
+    if config.train.run_dir is None:
+        return Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = Path(config.train.run_dir)
+    if (folder / "metrics.jsonl").exists():
+        raise ConfigError(f"train.run_dir {folder} already holds a run; choose another folder, or remove it")
+    return folder
+
+
+def _closing(result: TrainResult) -> str:
+    lines = [f"run folder       {result.run_dir}"]
+    if result.loss is not None:
+        lines.append(f"loss             {result.loss:.4f} nats a token in step {result.steps}")
+    if result.eval_loss is not None and result.first_eval_loss is not None:
+        lines.append(f"held-out loss    {result.first_eval_loss:.4f} -> {result.eval_loss:.4f} nats a token")
+    lines.append(f"step             {result.step_ns / 1e6:.1f} ms, {result.tokens_per_s:,.0f} tokens/s (medians)")
+    return "\n".join(lines) + "\n"

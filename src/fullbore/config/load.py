@@ -1,0 +1,148 @@
+"""Reads a run file and its overrides into a RunConfig.
+
+A run file is TOML; an override is ``section.key=value``, the value written as in TOML (bare words may go without
+quotes). Each key is checked where it was written, so a message can say which file or which override to mend.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from fullbore.config.run import RunConfig
+from fullbore.errors import ConfigError
+
+__all__ = ["load_run"]
+
+_SECTIONS: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(RunConfig)}
+_TYPES = {
+    section: {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for section, struct in _SECTIONS.items()
+}
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): ""}
+_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
+
+
+def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -> RunConfig:
+    """The run file at ``path`` (none: every default), changed by ``overrides``; a later one wins."""
+    values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    key_origin: dict[str, str] = {}
+    """``section.key`` -> where it was written last."""
+
+    section_origins: dict[str, list[str]] = {section: [] for section in _SECTIONS}
+    for section, table in ({} if path is None else _read(Path(path))).items():
+        _need_known(section, known=_SECTIONS, what="section", where=str(path))
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {section} is a section; write its keys under [{section}] (given {table!r})")
+        for key, value in table.items():
+            _need_known(key, known=_TYPES[section], what=f"key in [{section}]", where=str(path))
+            values[section][key] = value
+            key_origin[f"{section}.{key}"] = str(path)
+            section_origins[section] = [str(path)]
+    for override in overrides:
+        section, key = _apply(override, values)
+        key_origin[f"{section}.{key}"] = f"--set {override}"
+        section_origins[section].append(f"--set {override}")
+
+    sections = {}
+    for section, table in values.items():
+        fields = {
+            key: _convert(
+                value, name=f"{section}.{key}", kind=_TYPES[section][key], where=key_origin[f"{section}.{key}"]
+            )
+            for key, value in table.items()
+        }
+        try:
+            sections[section] = _SECTIONS[section](**fields)
+        except ConfigError as error:
+            raise ConfigError(f"{', '.join(section_origins[section])}: {error}") from None
+    try:
+        return RunConfig(**sections)
+    except ConfigError as error:
+        wheres = dict.fromkeys(origin for section in ("batch", "pipeline") for origin in section_origins[section])
+        raise ConfigError(f"{', '.join(wheres)}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the run file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the run file {path} is not UTF-8 text; a run file is TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the run file {path} is not valid TOML: {error}") from None
+
+
+def _apply(override: str, values: dict[str, dict[str, Any]]) -> tuple[str, str]:
+    """Puts one override into ``values``; returns its section and key."""
+    where = f"--set {override}"
+    name, equals, text = override.partition("=")
+    section, *path = (part.strip() for part in name.split("."))
+    if not equals or not path or not all(path):
+        raise ConfigError(f"{where}: an override has the form section.key=value, such as train.steps=200")
+    _need_known(section, known=_SECTIONS, what="section", where=where)
+    key = path[0]
+    _need_known(key, known=_TYPES[section], what=f"key in [{section}]", where=where)
+    if len(path) > 1 and get_origin(_TYPES[section][key]) is not dict:
+        raise ConfigError(f"{where}: {section}.{key} is not a table, so nothing can be set inside it")
+    table: dict[str, Any] = values[section]
+    for depth, part in enumerate(path[:-1], start=1):
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            name = ".".join([section, *path[:depth]])
+            raise ConfigError(f"{where}: {name} is {inner!r} and not a table, so nothing can be set inside it")
+        table = inner
+    table[path[-1]] = _parse(text.strip(), where=where)
+    return section, key
+
+
+def _parse(text: str, *, where: str) -> Any:
+    """A TOML value. What is not one and does not begin like one is a bare word."""
+    if not text:
+        raise ConfigError(f'{where}: the value is empty; write "" for empty text')
+    try:
+        value = tomllib.loads(f"value = {text}") if "\n" not in text else {}
+    except tomllib.TOMLDecodeError as error:
+        if text[0] in "[{\"'":
+            raise ConfigError(f"{where}: {text} is not a TOML value: {error}") from None
+        return text
+    plain = isinstance(value.get("value"), bool | int | float | str | list | dict)
+    return value["value"] if plain else text
+
+
+def _convert(value: Any, *, name: str, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        quote = f'; write it in quotes: "{value}"' if kind in (str, str | None) and not isinstance(value, str) else ""
+        raise ConfigError(f"{where}: {name} must be {_describe(kind)} (given {value!r}){quote}") from None
+
+
+def _describe(kind: Any) -> str:
+    """A field's type in words."""
+    arguments = get_args(kind)
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(json.dumps(choice) for choice in arguments)}"
+    if get_origin(kind) is dict:
+        return "a table"
+    if get_origin(kind) is tuple:
+        items = _PLURALS[arguments[0]]
+        return f"a list of {items}" if arguments[-1] is Ellipsis else f"a list of {len(arguments)} {items}"
+    if arguments:
+        return " or ".join(words for words in map(_describe, arguments) if words)
+    return _WORDS[kind]
+
+
+def _need_known(name: str, *, known: Iterable[str], what: str, where: str) -> None:
+    names = list(known)
+    if name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        advice = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigError(f"{where}: there is no {what} named {name}{advice} ({', '.join(names)})")

@@ -1,0 +1,133 @@
+"""Where models enter: by what they are (`layered`), or as a run file's ``[model]`` section says (`load_model`)."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from fullbore.config.run import ModelConfig
+from fullbore.errors import ModelError
+from fullbore.models.hf_config import builtin_config, override, read_config
+from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.layered import LayeredModel, Objective
+from fullbore.models.next_token import next_token_objective
+from fullbore.models.protocol import HasPipelineLayers, protocol_model
+from fullbore.models.sequential import sequential_model
+
+__all__ = ["DEFAULT_VOCABULARY", "layered", "load_model"]
+
+DEFAULT_VOCABULARY = 256
+"""Bytes."""
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+def layered(
+    model: nn.Module | PreTrainedConfig | LayeredModel,
+    *,
+    dtype: torch.dtype = torch.float32,
+    objective: Objective | None = None,
+) -> LayeredModel:
+    """See a model as layers: the adapter for its kind; a `LayeredModel` comes back as it is.
+
+    Args:
+        dtype: of the parameters, where a configuration is given; a module keeps its own.
+        objective: for a module that brings none.
+
+    Raises:
+        ModelError: the kind is not understood. Nothing is guessed: a wrong guess splits silently wrong.
+    """
+    if isinstance(model, PreTrainedConfig):
+        return HuggingFaceModel.from_config(model, dtype=dtype)
+    if isinstance(model, PreTrainedModel):
+        return HuggingFaceModel(model)
+    if not isinstance(model, nn.Module):
+        if isinstance(model, LayeredModel):
+            return model
+        raise ModelError(f"a model is an nn.Module, a Hugging Face config or a LayeredModel (given {_kind(model)})")
+    if isinstance(model, HasPipelineLayers):
+        return protocol_model(model, objective=objective)
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        return sequential_model(model, objective=objective)
+    raise ModelError(
+        f"{_kind(model)} cannot be split without knowing what follows what; make it an nn.Sequential, or give it a "
+        "pipeline_layers() method with its (name, module) pairs in the order of its forward"
+    )
+
+
+def load_model(config: ModelConfig, *, vocab_size: int | None = None, seed: int = 0) -> LayeredModel:
+    """The model of a run file.
+
+    Args:
+        config: section ``[model]``.
+        vocab_size: what the tokenizer needs; the built-in model takes it, any other language model must hold it.
+        seed: random state under which a factory runs, so that every rank gets the same module.
+
+    Raises:
+        ModelError: the section asks for what is not there, or the model cannot be split exactly.
+    """
+    if config.compile:
+        raise ModelError("model.compile = true is not built yet; set it to false")
+    dtype = _DTYPES[config.dtype]
+    if config.factory is not None:
+        made = _call(config.factory, seed=seed)
+        if not isinstance(made, PreTrainedConfig):
+            if config.config:
+                raise ModelError(
+                    f"model.config overrides a Hugging Face configuration, but {config.factory} gives a "
+                    f"{_kind(made)}; have it return the configuration, or remove model.config"
+                )
+            _need_dtype(made, dtype=dtype, where=config.factory)
+            return _holding(layered(made, objective=next_token_objective()), vocab_size=vocab_size)
+        found = made
+    elif config.hf is not None:
+        found = read_config(Path(config.hf))
+    else:
+        found = builtin_config(vocab_size=vocab_size or DEFAULT_VOCABULARY)
+    pretrained = Path(config.hf) if config.from_pretrained and config.hf is not None else None
+    model = HuggingFaceModel.from_config(override(found, config.config), dtype=dtype, pretrained=pretrained)
+    return _holding(model, vocab_size=vocab_size)
+
+
+def _call(factory: str, *, seed: int) -> Any:
+    module_name, _, function = factory.partition(":")
+    try:
+        make = getattr(importlib.import_module(module_name), function)
+    except (ImportError, AttributeError) as error:
+        raise ModelError(f"model.factory = {factory!r} cannot be imported: {error}") from error
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        try:
+            return make()
+        except Exception as error:
+            raise ModelError(f"model.factory = {factory!r} failed: {type(error).__name__}: {error}") from error
+
+
+def _need_dtype(model: Any, *, dtype: torch.dtype, where: str) -> None:
+    if not isinstance(model, nn.Module):
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            given, wanted = (str(kind).removeprefix("torch.") for kind in (parameter.dtype, dtype))
+            raise ModelError(
+                f"model.dtype is {wanted}, but {where} gives {name} in {given}; set model.dtype to what it gives"
+            )
+
+
+def _holding(model: LayeredModel, *, vocab_size: int | None) -> LayeredModel:
+    """The model, if every token has a row in its embedding."""
+    if isinstance(model, HuggingFaceModel) and vocab_size is not None and model.config.vocab_size < vocab_size:
+        raise ModelError(
+            f"the tokenizer has {vocab_size} tokens, but the model's vocabulary is {model.config.vocab_size}; set "
+            f"config = {{ vocab_size = {vocab_size} }} under [model], or use the model's tokenizer"
+        )
+    return model
+
+
+def _kind(model: object) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"

@@ -1,0 +1,23 @@
+"""Reading the tensors of a microbatch, with an error that names what is missing."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fullbore.errors import ModelError
+from fullbore.models.layered import Microbatch
+
+__all__ = ["tensor_of"]
+
+
+def tensor_of(microbatch: Microbatch, *, key: str, reader: str) -> Tensor:
+    """The tensor under ``key``.
+
+    Raises:
+        ModelError: it is not there; names the reader and what the microbatch holds.
+    """
+    tensor = microbatch.get(key)
+    if tensor is None:
+        held = ", ".join(sorted(microbatch)) or "nothing"
+        raise ModelError(f"{reader} reads {key!r} from each microbatch (it holds {held}); add it")
+    return tensor

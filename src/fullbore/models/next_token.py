@@ -1,0 +1,36 @@
+"""The objective of a causal language model: cross entropy, summed over the labels that count."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fullbore.models.layered import Microbatch, Objective
+from fullbore.models.microbatch import tensor_of
+
+__all__ = ["IGNORED_LABEL", "next_token_objective"]
+
+IGNORED_LABEL = -100
+"""A label that does not count, as everywhere in PyTorch and transformers."""
+
+
+def next_token_objective() -> Objective:
+    """Reads ``labels``, which are already shifted: labels[t] is the target of position t.
+
+    The sum is taken in float32, or in float64 where the logits are.
+    """
+    return Objective(loss_sum=_loss_sum, count=_count)
+
+
+def _loss_sum(logits: Tensor, microbatch: Microbatch) -> Tensor:
+    labels = tensor_of(microbatch, key="labels", reader="the last stage")
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return functional.cross_entropy(
+        wide.flatten(0, -2), labels.flatten().to(logits.device), ignore_index=IGNORED_LABEL, reduction="sum"
+    )
+
+
+def _count(microbatch: Microbatch) -> int:
+    labels = tensor_of(microbatch, key="labels", reader="the objective")
+    return int((labels != IGNORED_LABEL).sum())

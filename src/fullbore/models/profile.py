@@ -1,0 +1,191 @@
+"""Measures what each layer takes: the LayerCosts that partitioning, planning and simulation start from.
+
+Each layer is built alone, as a stage of one, and fed numbers of its true boundary shape. Rounds go over all
+layers in turn, so that a machine that slows down or warms up does so for all of them; the median of the rounds
+counts. The last layer includes the loss. Whatever came with weights is measured on a copy: weights, buffers,
+training flags and the random state are left as they were.
+
+    backward_input   the gradient of the layer's input alone
+    backward_weight  the whole backward less that; all of it for the first layer, whose input needs no gradient
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fullbore.costs.layer import LayerCost
+from fullbore.models.activations import kept_bytes
+from fullbore.models.layered import LayeredModel, Microbatch, Objective
+
+__all__ = ["profile"]
+
+
+def profile(
+    model: LayeredModel,
+    microbatch: Microbatch,
+    *,
+    device: torch.device,
+    seed: int = 0,
+    repeats: int = 5,
+    budget_s: float = 3.0,
+    objective: Objective | None = None,
+    held_bytes: int = 2**30,
+) -> tuple[LayerCost, ...]:
+    """The cost of each layer for one microbatch.
+
+    Args:
+        microbatch: as it will be in training; moved to ``device`` here.
+        repeats: measured rounds, after one of warm-up.
+        budget_s: no further round starts once this has passed; every layer is measured at least once.
+        objective: the loss, where the model brings none; without any, the last layer is measured without.
+        held_bytes: layers are kept between rounds up to this many bytes of parameters; those beyond it are
+            measured in one go and dropped.
+    """
+    here = {key: tensor.to(device) for key, tensor in microbatch.items()}
+    objective = objective if objective is not None else model.objective
+    cuda = [device.index or 0] if device.type == "cuda" else []
+    start = time.perf_counter()
+    benches: list[_Bench] = []
+    held: list[_Bench] = []
+    with torch.random.fork_rng(devices=cuda), torch.enable_grad():
+        for layer in range(len(model.layer_names)):
+            bench = _Bench(model, here, layer=layer, seed=seed, device=device, objective=objective)
+            bench.measure(warmup=True)
+            benches.append(bench)
+            if sum(entry.parameter_bytes for entry in (*held, bench)) <= held_bytes:
+                held.append(bench)
+                continue
+            for _ in range(repeats):
+                bench.measure()
+                if time.perf_counter() - start > budget_s:
+                    break
+            bench.drop()
+        for _ in range(repeats):
+            for bench in held:
+                bench.measure()
+            if time.perf_counter() - start > budget_s:
+                break
+    return tuple(bench.cost() for bench in benches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    forward_ns: list[int] = field(default_factory=list)
+    input_ns: list[int] = field(default_factory=list)
+    weight_ns: list[int] = field(default_factory=list)
+
+
+class _Bench:
+    """One layer, ready to be run again and again."""
+
+    def __init__(
+        self,
+        model: LayeredModel,
+        microbatch: Microbatch,
+        *,
+        layer: int,
+        seed: int,
+        device: torch.device,
+        objective: Objective | None,
+    ) -> None:
+        stage = model.build_stage(layer, layer + 1, seed=seed, device=device)
+        weights = tuple(stage.weights.values())
+        self._name = model.layer_names[layer]
+        self._microbatch = microbatch
+        self._objective = objective if layer == len(model.layer_names) - 1 else None
+        self._is_last = layer == len(model.layer_names) - 1
+        self._module: nn.Module | None = copy.deepcopy(stage.module)
+        self._device = device
+        self._input = None if layer == 0 else _numbers(model, microbatch, layer=layer, device=device, seed=seed)
+        self._times = _Times()
+        self.parameters = sum(weight.numel() for weight in weights)
+        self.parameter_bytes = _size(weights)
+        self.optimizer_bytes = sum(_adamw_bytes(weight) for weight in weights if weight.requires_grad)
+        self.output_bytes = 0
+        self.activation_bytes = 0
+
+    def measure(self, *, warmup: bool = False) -> None:
+        """One forward and backward; the warm-up also finds the sizes, and its times do not count."""
+        assert self._module is not None, f"{self._name} was dropped"
+        given = self._input
+        if given is not None and given.is_floating_point():
+            given = given.detach().requires_grad_()
+        carried = None if given is None else given.view_as(given)
+        if warmup:
+            with kept_bytes(self._module) as kept:
+                value = self._forward(self._module, carried)
+            self.activation_bytes = kept.total(without=value)
+            self.output_bytes = 0 if self._is_last else value.numel() * value.element_size()
+            del value
+        start = self._now()
+        value = self._forward(self._module, carried)
+        ended = self._now()
+        self._backward(value, given=given, forward_ns=ended - start, counts=not warmup)
+
+    def drop(self) -> None:
+        """Let go of the layer's weights."""
+        self._module = self._input = None
+
+    def cost(self) -> LayerCost:
+        """Medians of the measured rounds."""
+        return LayerCost(
+            name=self._name,
+            forward_ns=int(statistics.median(self._times.forward_ns)),
+            backward_input_ns=int(statistics.median(self._times.input_ns)),
+            backward_weight_ns=int(statistics.median(self._times.weight_ns)),
+            parameters=self.parameters,
+            parameter_bytes=self.parameter_bytes,
+            optimizer_bytes=self.optimizer_bytes,
+            activation_bytes=self.activation_bytes,
+            output_bytes=self.output_bytes,
+        )
+
+    def _forward(self, module: nn.Module, carried: Tensor | None) -> Tensor:
+        value: Tensor = module(carried, self._microbatch)
+        return value if self._objective is None else self._objective.loss_sum(value, self._microbatch)
+
+    def _backward(self, value: Tensor, *, given: Tensor | None, forward_ns: int, counts: bool) -> None:
+        input_ns = whole_ns = 0
+        if value.requires_grad:
+            gradient = torch.ones_like(value)
+            if given is not None and given.requires_grad:
+                start = self._now()
+                torch.autograd.grad(value, given, gradient, retain_graph=True, allow_unused=True)
+                input_ns = self._now() - start
+            start = self._now()
+            torch.autograd.backward(value, gradient)
+            whole_ns = self._now() - start
+        if counts:
+            self._times.forward_ns.append(forward_ns)
+            self._times.input_ns.append(min(input_ns, whole_ns))
+            self._times.weight_ns.append(max(whole_ns - input_ns, 0))
+
+    def _now(self) -> int:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter_ns()
+
+
+def _numbers(model: LayeredModel, microbatch: Microbatch, *, layer: int, device: torch.device, seed: int) -> Tensor:
+    boundary = model.boundary(layer, microbatch)
+    generator = torch.Generator().manual_seed(seed + layer)
+    if not boundary.dtype.is_floating_point:
+        return torch.zeros(boundary.shape, dtype=boundary.dtype, device=device)
+    return torch.randn(boundary.shape, generator=generator).to(device=device, dtype=boundary.dtype)
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _adamw_bytes(weight: Tensor) -> int:
+    """Two moments in float32 (float64 for a float64 weight), and a float32 master for a narrower weight."""
+    moment = max(weight.element_size(), 4)
+    return weight.numel() * (2 * moment + (4 if weight.element_size() < 4 else 0))

@@ -1,0 +1,52 @@
+"""Recomputation as a change of layer costs: the backward pays the forward again, and only the input is kept."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from fullbore.costs.layer import LayerCost
+from fullbore.errors import ConfigError
+
+__all__ = ["recomputed_layers", "with_recompute"]
+
+
+def recomputed_layers(choice: str | Sequence[str], *, layer_names: Sequence[str]) -> tuple[str, ...]:
+    """The names behind ``pipeline.recompute``, in model order. "full" is every layer except ``embed`` and ``head``.
+
+    Raises:
+        ConfigError: "selective", which is not built yet, or a name that is no layer.
+    """
+    if choice == "none":
+        return ()
+    if choice == "full":
+        return tuple(name for name in layer_names if name not in ("embed", "head"))
+    if isinstance(choice, str):
+        raise ConfigError(
+            f'pipeline.recompute = "{choice}" is not built yet; use "none", "full" or a list of layer names'
+        )
+    for name in choice:
+        if name not in layer_names:
+            near = difflib.get_close_matches(name, layer_names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the layers are {', '.join(layer_names)}"
+            raise ConfigError(f"pipeline.recompute names layers of the model ({name!r} is none of them); {hint}")
+    return tuple(name for name in layer_names if name in choice)
+
+
+def with_recompute(layers: Sequence[LayerCost], *, names: Collection[str]) -> tuple[LayerCost, ...]:
+    """The costs with the forward of the named layers run again in their backward.
+
+    What such a layer keeps is its input, the output of the layer before it; of the first layer, nothing that counts.
+    """
+    inputs = (0, *(layer.output_bytes for layer in layers[:-1]))
+    return tuple(
+        replace(
+            layer,
+            backward_input_ns=layer.backward_input_ns + layer.forward_ns,
+            activation_bytes=min(kept, layer.activation_bytes),
+        )
+        if layer.name in names
+        else layer
+        for layer, kept in zip(layers, inputs, strict=True)
+    )

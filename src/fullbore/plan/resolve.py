@@ -1,0 +1,163 @@
+"""From a run file to a recipe: what is given is kept, what is absent is chosen, and each choice has its reason.
+
+The batch sizes come from `fullbore.config.batch`, the cut from `fullbore.partition`, the order from the registry, and
+the prediction from the simulator with the measured costs of the layers. Nothing here measures or computes a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fullbore.config.batch import batch_sizes
+from fullbore.config.run import RunConfig
+from fullbore.costs.layer import LayerCost
+from fullbore.costs.links import Link
+from fullbore.costs.stage import StageCost
+from fullbore.errors import ConfigError, PartitionError
+from fullbore.ir.recipe import Layout, Recipe
+from fullbore.ir.schedule import Schedule
+from fullbore.partition.equal import equal
+from fullbore.partition.in_flight import in_flight
+from fullbore.partition.objective import Objective
+from fullbore.partition.partition import Partition, evaluate, solve
+from fullbore.plan.recompute import recomputed_layers, with_recompute
+from fullbore.plan.schedule import schedule_of
+from fullbore.simulate.engine import simulate
+from fullbore.timeline.bubble import Bubble, bubble_of
+from fullbore.timeline.span import Timeline
+
+__all__ = ["Prediction", "ResolvedRecipe", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the costs say the step will look like."""
+
+    timeline: Timeline
+    """One pass through the pipeline."""
+
+    bubble: Bubble
+    step_ns: int
+    """All passes of an optimizer step, without the flush."""
+
+    bottleneck_stage: int
+    stage_costs: tuple[StageCost, ...]
+    """What each stage takes for one microbatch, recomputation included."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRecipe:
+    """A recipe that can run, with what it was decided on."""
+
+    recipe: Recipe
+    schedule: Schedule
+    partition: Partition | None
+    """None where no costs were given."""
+
+    predicted: Prediction | None
+    """None where no costs were given."""
+
+    reasons: tuple[str, ...]
+    """One sentence for each thing that was decided."""
+
+
+def resolve(
+    config: RunConfig,
+    *,
+    costs: Sequence[LayerCost] | None,
+    layer_names: Sequence[str],
+    links: Sequence[Link] = (),
+) -> ResolvedRecipe:
+    """Decide everything a run needs.
+
+    Args:
+        costs: of the layers, without recomputation, for one microbatch; None where nothing was measured.
+        layer_names: of the model, in order; those of ``costs`` must be the same.
+        links: one for each stage boundary, as far as known.
+
+    Raises:
+        ConfigError: the run file asks for what does not exist or does not fit the model; says what would.
+        PartitionError: layers and stages do not fit.
+        ScheduleError: the schedule does not exist, or not for these sizes.
+    """
+    if costs is not None and [layer.name for layer in costs] != list(layer_names):
+        raise ConfigError(
+            f"the costs are of other layers than the model's (costs: {[layer.name for layer in costs]}, "
+            f"model: {list(layer_names)}); profile this model again"
+        )
+    sizes, pipeline, mesh = batch_sizes(config), config.pipeline, config.mesh
+    schedule = schedule_of(config)
+    recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
+    layers = None if costs is None else with_recompute(costs, names=recomputed)
+    counts, partition = _cut(config, layers=layers, schedule=schedule, num_layers=len(layer_names))
+    recipe = Recipe(
+        layout=Layout(pipeline.stages, pipeline.chunks, mesh.tensor, mesh.data, mesh.context, mesh.expert),
+        microbatch_size=sizes.microbatch_size,
+        microbatches=sizes.microbatches,
+        layers_per_stage=counts,
+        schedule=schedule.name,
+        accumulation=sizes.accumulation,
+        recompute=recomputed,
+    )
+    predicted = None
+    if layers is not None and partition is not None:
+        predicted = _predict(recipe, schedule, layers=layers, partition=partition, links=links)
+    return ResolvedRecipe(recipe, schedule, partition, predicted, _reasons(config, recipe, partition))
+
+
+def _cut(
+    config: RunConfig, *, layers: Sequence[LayerCost] | None, schedule: Schedule, num_layers: int
+) -> tuple[tuple[int, ...], Partition | None]:
+    choice, num_stages = config.pipeline.partition, schedule.num_stages
+    if choice in ("profile", "parameters"):
+        if layers is None:
+            raise ConfigError(
+                f'pipeline.partition = "{choice}" needs the costs of the layers, and none were measured; '
+                'profile first, or use "equal" or a list of layers per stage'
+            )
+        objective = Objective.TIME if choice == "profile" else Objective.PARAMETERS
+        best = solve(layers, num_stages=num_stages, objective=objective, in_flight=in_flight(schedule))
+        return best.layers_per_stage, best
+    counts = equal(num_layers, num_stages=num_stages) if isinstance(choice, str) else choice
+    if sum(counts) != num_layers:
+        raise PartitionError(
+            f"pipeline.partition must add up to the model's {num_layers} layers, embed and head among them "
+            f"(given {list(counts)}, which add up to {sum(counts)}); an equal split is "
+            f"{list(equal(num_layers, num_stages=num_stages))}"
+        )
+    if layers is None:
+        return counts, None
+    return counts, evaluate(layers, layers_per_stage=counts, in_flight=in_flight(schedule))
+
+
+def _predict(
+    recipe: Recipe,
+    schedule: Schedule,
+    *,
+    layers: Sequence[LayerCost],
+    partition: Partition,
+    links: Sequence[Link],
+) -> Prediction:
+    edges = recipe.boundaries
+    costs = tuple(StageCost.of_layers(layers[first:end]) for first, end in pairwise(edges))
+    sizes = [layers[end - 1].output_bytes for end in edges[1:-1]]
+    timeline = simulate(schedule, costs=costs, links=links, message_bytes=sizes)
+    bubble = bubble_of(timeline)
+    return Prediction(timeline, bubble, bubble.makespan_ns * recipe.accumulation, partition.bottleneck_stage, costs)
+
+
+def _reasons(config: RunConfig, recipe: Recipe, partition: Partition | None) -> tuple[str, ...]:
+    given = config.batch.global_batch, config.batch.microbatch_size, config.pipeline.microbatches
+    said = "as given" if None not in given else "what was absent follows from the rest of the batch"
+    batch = (
+        f"batch: {recipe.global_batch} sequences a step = {recipe.microbatch_size} a microbatch x "
+        f"{recipe.microbatches} microbatches x {recipe.layout.data} data ranks x {recipe.accumulation} passes ({said})"
+    )
+    counts = list(recipe.layers_per_stage)
+    why = partition.reason if partition is not None else "layers were counted, not measured"
+    reasons = [batch, f"partition: {counts} layers ({why})"]
+    if recipe.recompute:
+        reasons.append(f"recompute: {len(recipe.recompute)} layers run their forward again, counted in the backward")
+    return tuple(reasons)

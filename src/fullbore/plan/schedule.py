@@ -1,0 +1,28 @@
+"""The schedule a run configuration asks for, or why there is none."""
+
+from __future__ import annotations
+
+from fullbore.config.batch import batch_sizes
+from fullbore.config.run import RunConfig
+from fullbore.errors import ConfigError
+from fullbore.ir.schedule import Schedule
+from fullbore.schedules.registry import get
+
+__all__ = ["schedule_of"]
+
+
+def schedule_of(config: RunConfig) -> Schedule:
+    """Build it for the configured ranks, chunks and microbatches.
+
+    Raises:
+        ConfigError: the schedule has another number of stages per rank.
+        ScheduleError: there is no such schedule, or not for these sizes.
+    """
+    pipeline = config.pipeline
+    entry = get(pipeline.schedule)
+    if pipeline.chunks != entry.chunks:
+        raise ConfigError(
+            f"schedule {entry.name!r} has {entry.chunks} stage(s) per rank (pipeline.chunks={pipeline.chunks}); "
+            f"use pipeline.chunks={entry.chunks} or another schedule"
+        )
+    return entry.build(pipeline.stages, num_microbatches=batch_sizes(config).microbatches)

@@ -1,0 +1,27 @@
+"""Layer costs as a table for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fullbore.costs.layer import LayerCost
+
+__all__ = ["render_profile"]
+
+
+def render_profile(layers: Sequence[LayerCost], *, description: str) -> str:
+    """One line a layer: times in ms, sizes in MiB, and its share of all time."""
+    total = sum(layer.time_ns for layer in layers) or 1
+    wide = max(len("layer"), *(len(layer.name) for layer in layers))
+    lines = [
+        description,
+        "",
+        f"{'layer':<{wide}}  forward  backward-input  backward-weight  share  parameters  kept MiB  output MiB",
+    ]
+    for layer in layers:
+        lines.append(
+            f"{layer.name:<{wide}}  {layer.forward_ns / 1e6:>4.2f} ms  {layer.backward_input_ns / 1e6:>11.2f} ms"
+            f"  {layer.backward_weight_ns / 1e6:>12.2f} ms  {layer.time_ns / total:>5.1%}  {layer.parameters:>10,}"
+            f"  {layer.activation_bytes / 2**20:>8.2f}  {layer.output_bytes / 2**20:>10.2f}"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,39 @@
+"""The global gradient norm, over all stages, and clipping by it.
+
+Each rank knows only its stages. Clipping by a local norm is a known silent fault (pytorch #162638, torchtitan
+#596): 2-norms add in squares over ranks, the infinity norm takes the maximum, and a tied weight counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fullbore.errors import ConfigError
+from fullbore.runtime.mesh import Mesh
+
+__all__ = ["clip", "global_norm"]
+
+
+def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) -> float:
+    """The norm of all gradients of the model. ``owned`` are this rank's, each weight on exactly one rank.
+
+    Sums squares in float64. Raises ConfigError for a norm other than 2 and infinity.
+    """
+    if norm_type == 2.0:
+        norms = torch._foreach_norm(list(owned)) if owned else ()
+        square = sum(float(norm) ** 2 for norm in norms)
+        return math.sqrt(mesh.sum([square])[0])
+    if norm_type == math.inf:
+        return mesh.max([max((float(g.abs().max()) for g in owned if g.numel()), default=0.0)])[0]
+    raise ConfigError(f"the gradient norm is 2 or infinity (norm_type={norm_type})")
+
+
+def clip(gradients: Iterable[Tensor], *, norm: float, max_norm: float) -> None:
+    """Scale in place by ``max_norm / (norm + 1e-6)`` where that is below 1, as `torch.nn.utils.clip_grad_norm_`."""
+    factor = max_norm / (norm + 1e-6)
+    if factor < 1.0:
+        torch._foreach_mul_(list(gradients), factor)

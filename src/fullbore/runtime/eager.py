@@ -1,0 +1,111 @@
+"""Engines on eager PyTorch: one that trains with autograd, one that only evaluates.
+
+Between forward and backward a stage holds its input (a leaf) and the *gradient edge* of its output, not the
+output: the tensor itself belongs to whoever sends it, so its storage goes as soon as it is sent. This is what
+Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without touching anybody's storage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from fullbore.ids import MicrobatchIndex
+from fullbore.ir.action import Kind
+from fullbore.models.layered import Microbatch, Objective
+
+__all__ = ["EagerEngine", "EvaluationEngine"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stash:
+    """What one microbatch leaves between its forward and its backward."""
+
+    root: GradientEdge | Tensor | None
+    """Where backward starts: the output's edge, the loss on the last stage, None where nothing needs a gradient."""
+
+    leaf: Tensor | None
+
+
+class EagerEngine:
+    """Trains one stage. ``objective`` is given to the last stage only."""
+
+    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
+
+    def __init__(self, module: nn.Module, *, objective: Objective | None) -> None:
+        self._module = module
+        self._objective = objective
+        self._stash: dict[MicrobatchIndex, _Stash] = {}
+        self._global_count = 0
+        self.loss_sum = torch.zeros((), dtype=torch.float64)
+
+    def begin(self, global_count: int) -> None:
+        """Start a step whose loss is a mean over ``global_count`` items of the whole global batch."""
+        assert not self._stash, "a microbatch of the last step has had no backward"
+        self._global_count = global_count
+        self.loss_sum = torch.zeros((), dtype=torch.float64)
+
+    @property
+    def num_live(self) -> int:
+        return len(self._stash)
+
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+        leaf = None if carried is None else carried.detach()
+        if leaf is not None and (leaf.is_floating_point() or leaf.is_complex()):
+            leaf.requires_grad_()
+        with torch.enable_grad():
+            output: Tensor = self._module(leaf, microbatch)
+            if self._objective is None:
+                root = get_gradient_edge(output) if output.requires_grad else None
+                self._stash[index] = _Stash(root, leaf)
+                return output.detach().contiguous()
+            loss_sum = self._objective.loss_sum(output, microbatch)
+            loss = loss_sum / self._global_count if self._global_count else loss_sum * 0.0
+        self._stash[index] = _Stash(loss if loss.requires_grad else None, leaf)
+        self.loss_sum = self.loss_sum + loss_sum.detach().to(self.loss_sum)
+        return None
+
+    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
+        stash = self._stash.pop(index)
+        if stash.root is not None:
+            torch.autograd.backward(stash.root, gradient)
+        if stash.leaf is None:
+            return None
+        taken, stash.leaf.grad = stash.leaf.grad, None
+        return torch.zeros_like(stash.leaf) if taken is None else taken.contiguous()
+
+
+class EvaluationEngine:
+    """Runs forward only, in evaluation mode, and sums the loss on the last stage. Keeps no activation."""
+
+    kinds = frozenset({Kind.FORWARD})
+    num_live = 0
+
+    def __init__(self, module: nn.Module, *, objective: Objective | None) -> None:
+        self._module = module
+        self._objective = objective
+        self.loss_sum = torch.zeros((), dtype=torch.float64)
+
+    def begin(self) -> None:
+        self.loss_sum = torch.zeros((), dtype=torch.float64)
+
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+        del index
+        was_training = self._module.training
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                output: Tensor = self._module(carried, microbatch)
+                if self._objective is None:
+                    return output.contiguous()
+                loss_sum = self._objective.loss_sum(output, microbatch)
+        finally:
+            self._module.train(was_training)
+        self.loss_sum = self.loss_sum + loss_sum.to(self.loss_sum)
+        return None
+
+    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
+        raise AssertionError("an evaluation schedule has no backward")

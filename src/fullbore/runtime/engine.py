@@ -1,0 +1,48 @@
+"""StageEngine: how one stage computes. The seam between the executor and the mathematics.
+
+The executor decides when; an engine decides how. Eager autograd is the first; an emulated one waits instead
+of computing; a compiled one can take their place without touching the executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from torch import Tensor
+
+from fullbore.ids import MicrobatchIndex
+from fullbore.ir.action import Kind
+from fullbore.models.layered import Microbatch
+
+__all__ = ["Nested", "StageEngine"]
+
+Nested = Callable[[Kind], AbstractContextManager[None]]
+"""Entered around work inside the current action that deserves a span of its own (recomputation)."""
+
+
+class StageEngine(Protocol):
+    """One stage. Everything kept for a microbatch is let go of at its last use."""
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of action it can run; a schedule with others is refused before the run."""
+
+    @property
+    def num_live(self) -> int:
+        """How many microbatches' activations it holds now."""
+
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+        """Run forward and keep what backward needs.
+
+        ``carried`` is the previous stage's output, None on the first stage. Returns this stage's output,
+        detached; None on the last stage, which keeps the loss instead.
+        """
+
+    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
+        """Full backward: accumulate the weights' gradients, return the gradient of ``carried``.
+
+        ``gradient`` belongs to the output; None on the last stage, which starts from its loss. Returns None
+        on the first stage.
+        """

@@ -1,0 +1,234 @@
+"""Executor: walks one rank's program. It runs any valid schedule and knows the name of none.
+
+Three rules keep it fast and free of deadlock:
+
+- receives are posted ahead in the sender's order, to the depth that lowering computed for the lane, so a
+  message never waits for its buffer and buffers stay bounded;
+- a send is started and never waited for before the end of the step;
+- everything is let go of at its last use.
+
+A failure is reported with what the rank was doing: which action, of which step, waiting for which message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fullbore.errors import FullboreError, NeighborLost, RankFailed, ScheduleError, TransferStalled
+from fullbore.ids import Rank, StageIndex
+from fullbore.ir.action import Compute, Kind, Message, Recv, Send
+from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.program import Lane, Program
+from fullbore.models.layered import Microbatch
+from fullbore.runtime.blame import blame, first_line
+from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.engine import StageEngine
+from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout, Transport
+
+__all__ = ["Executor"]
+
+Allocate = Callable[[Message, Microbatch], Tensor]
+"""An empty buffer for a message about this microbatch."""
+
+
+@dataclass(slots=True)
+class _Inbound:
+    """The receiving end of a lane during one run."""
+
+    lane: Lane
+    num_posted: int = 0
+    num_consumed: int = 0
+    posted: dict[Message, tuple[Arrival, Tensor]] = field(default_factory=dict)
+
+
+class Executor:
+    """Runs the program of one rank, as often as there are batches."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        rank: int,
+        engines: Mapping[StageIndex, StageEngine],
+        transport: Transport,
+        allocate: Allocate,
+        recorder: StepRecorder,
+        board: ProgressBoard | None,
+        timeout_s: float,
+    ) -> None:
+        self._program = program
+        self._instructions = program.instructions[rank]
+        self._rank = Rank(rank)
+        self._engines = engines
+        self._transport = transport
+        self._allocate = allocate
+        self.recorder = recorder
+        self._board = board
+        self._timeout_s = timeout_s
+        self._causes = _next_computes(program, rank)
+        self.peak_activations = 0
+        """Most stage-microbatches whose activations this rank has held at once, over all runs."""
+        for instruction in self._instructions:
+            if isinstance(instruction, Compute) and instruction.kind not in engines[instruction.stage].kinds:
+                raise ScheduleError(
+                    f"the engine of stage {instruction.stage} runs {_list(engines[instruction.stage].kinds)}; "
+                    f"the schedule asks rank {rank} for {instruction}; choose a schedule without {instruction.kind}"
+                )
+
+    def run(self, microbatches: Sequence[Microbatch]) -> None:
+        """Run the program once over exactly its number of microbatches.
+
+        Raises:
+                RankFailed: user code raised; names rank, action and cause.
+            NeighborLost: another rank is gone.
+            TransferStalled: a message did not arrive within the timeout.
+        """
+        assert len(microbatches) == self._program.num_microbatches, "one tensor tree for each microbatch"
+        run = _Run(self, microbatches)
+        for instruction, cause in zip(self._instructions, self._causes, strict=True):
+            match instruction:
+                case Recv():
+                    run.receive(instruction, cause)
+                case Compute():
+                    run.compute(instruction)
+                case Send():
+                    run.send(instruction)
+        self._guard(lambda: self._transport.drain(self._timeout_s), "the end of the step", "its sends to be received")
+        assert not run.held, f"messages without a reader: {list(run.held)}"
+
+    def _guard(self, call: Callable[[], None], doing: str, wanted: str) -> None:
+        """Turn a transport error into one that says where this rank was and what it wanted."""
+        try:
+            call()
+        except TransferTimeout as error:
+            raise TransferStalled(
+                f"rank {self._rank} waited {self._timeout_s:g} s in {doing} of step {self.recorder.step} for {wanted}",
+                rank=self._rank,
+                action=doing,
+            ) from error
+        except PeerLost as error:
+            raise NeighborLost(
+                f"rank {self._rank}, in {doing} of step {self.recorder.step}, waited for {wanted} "
+                f"from a rank that is gone ({first_line(error)})",
+                rank=self._rank,
+                action=doing,
+            ) from error
+
+    def _tell(self, doing: str, *, waiting: bool) -> None:
+        if self._board is not None:
+            self._board.write(self._rank, step=self.recorder.step, doing=doing, waiting=waiting)
+
+
+class _Run:
+    """The state of one walk through the program."""
+
+    def __init__(self, executor: Executor, microbatches: Sequence[Microbatch]) -> None:
+        self._x = executor
+        self._microbatches = microbatches
+        self._inbound = {
+            number: _Inbound(lane)
+            for number, lane in enumerate(executor._program.lanes)
+            if lane.receiver == executor._rank
+        }
+        self.held: dict[Message, Tensor] = {}
+        """Arrived or produced, and not yet used."""
+        for inbound in self._inbound.values():
+            self._top_up(inbound)
+
+    def receive(self, instruction: Recv, cause: Compute) -> None:
+        x, inbound = self._x, self._inbound[instruction.lane]
+        message = instruction.message
+        x._tell(str(cause), waiting=True)
+        arrival, buffer = inbound.posted.pop(message)
+        start = x.recorder.mark()
+        x._guard(lambda: arrival.wait(x._timeout_s), str(cause), f"the {message} from rank {inbound.lane.sender}")
+        x.recorder.waited(cause, start, x.recorder.mark())
+        self.held[message] = buffer
+        inbound.num_consumed += 1
+        self._top_up(inbound)
+
+    def compute(self, action: Compute) -> None:
+        x = self._x
+        x._guard(x._transport.release, str(action), "its sends to be received")
+        x._tell(str(action), waiting=False)
+        x.recorder.begin_action(action)
+        start = x.recorder.mark()
+        try:
+            made = self._call_engine(action)
+        except FullboreError:
+            raise
+        except Exception as error:
+            raise RankFailed(
+                f"rank {x._rank} failed in {action} ({_describe(action)}) of step {x.recorder.step}: {blame(error)}",
+                rank=x._rank,
+                action=str(action),
+            ) from error
+        x.recorder.compute(action, start, x.recorder.mark())
+        x.peak_activations = max(x.peak_activations, sum(engine.num_live for engine in x._engines.values()))
+        message = message_made(action, num_stages=x._program.placement.num_stages)
+        if message is not None:
+            assert made is not None, f"{action} must hand on the {message}"
+            self.held[message] = made
+
+    def send(self, instruction: Send) -> None:
+        x, lane = self._x, self._x._program.lanes[instruction.lane]
+        tensor = self.held.pop(instruction.message)
+        doing = f"sending the {instruction.message} to rank {lane.receiver}"
+        x._guard(lambda: x._transport.send(lane, tensor), doing, "the lane")
+
+    def _call_engine(self, action: Compute) -> Tensor | None:
+        x, index = self._x, action.microbatch
+        engine = x._engines[action.stage]
+        needed = message_needed(action, num_stages=x._program.placement.num_stages)
+        given = None if needed is None else self.held.pop(needed)
+        match action.kind:
+            case Kind.FORWARD:
+                return engine.forward(index, self._microbatches[index], given)
+            case Kind.BACKWARD:
+                return engine.backward(index, given)
+            case Kind.BACKWARD_INPUT | Kind.BACKWARD_WEIGHT | Kind.RECOMPUTE:
+                raise AssertionError(f"no engine runs {action.kind}; the constructor refuses such schedules")
+
+    def _top_up(self, inbound: _Inbound) -> None:
+        """Post receives in the sender's order, as far ahead as the lane's depth allows."""
+        lane = inbound.lane
+        while inbound.num_posted < min(len(lane.messages), inbound.num_consumed + lane.depth):
+            message = lane.messages[inbound.num_posted]
+            buffer = self._x._allocate(message, self._microbatches[message.microbatch])
+            self._post(inbound, message, buffer)
+            inbound.num_posted += 1
+
+    def _post(self, inbound: _Inbound, message: Message, buffer: Tensor) -> None:
+        def call() -> None:
+            inbound.posted[message] = (self._x._transport.receive(inbound.lane, buffer), buffer)
+
+        self._x._guard(call, "posting a receive", f"the {message} from rank {inbound.lane.sender}")
+
+
+def _next_computes(program: Program, rank: int) -> tuple[Compute, ...]:
+    """For every instruction the compute action it serves: the next one, or for a trailing send the last one."""
+    causes: list[Compute] = []
+    following: Compute | None = None
+    instructions = program.instructions[rank]
+    for instruction in reversed(instructions):
+        if isinstance(instruction, Compute):
+            following = instruction
+        causes.append(following if following is not None else _last_compute(instructions))
+    return tuple(reversed(causes))
+
+
+def _last_compute(instructions: Sequence[object]) -> Compute:
+    return next(i for i in reversed(instructions) if isinstance(i, Compute))
+
+
+def _describe(action: Compute) -> str:
+    names = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
+    return f"{names.get(action.kind, action.kind.name.lower())} of stage {action.stage}, microbatch {action.microbatch}"
+
+
+def _list(kinds: frozenset[Kind]) -> str:
+    return ", ".join(sorted(kinds))

@@ -1,0 +1,364 @@
+"""Pipeline: a model cut over ranks, ready for a training loop. What `fullbore.Pipeline` is.
+
+    pipeline = fullbore.Pipeline(model, num_microbatches=8)
+    optimizer = torch.optim.AdamW(pipeline.parameters(), lr=1e-3)
+    for batch in batches:                      # every rank reads the same batch
+        loss = pipeline.step(batch)            # the loss over the whole batch, on every rank
+        pipeline.clip_grad_norm(1.0)           # over all stages
+        optimizer.step()
+        pipeline.zero_grad()
+
+Started by torchrun, each process holds one pipeline rank; started alone, it is a pipeline of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from fullbore.errors import ConfigError, ModelError, ScheduleError
+from fullbore.ids import Rank, StageIndex
+from fullbore.ir.action import Kind, Message, Payload
+from fullbore.ir.forward_only import forward_only
+from fullbore.ir.lower import lower
+from fullbore.ir.recipe import Layout
+from fullbore.ir.schedule import Schedule
+from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective
+from fullbore.models.load import layered
+from fullbore.models.recompute import apply_recompute
+from fullbore.partition.equal import equal
+from fullbore.runtime.batch import split_batch
+from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.clipping import clip, global_norm
+from fullbore.runtime.clock import read_clock
+from fullbore.runtime.device import Device, open_device
+from fullbore.runtime.eager import EagerEngine, EvaluationEngine
+from fullbore.runtime.executor import Executor
+from fullbore.runtime.gradients import GradientStore
+from fullbore.runtime.mesh import Mesh, local_rank, world_size
+from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.tied import TiedGradients
+from fullbore.runtime.torch_transport import TorchTransport
+from fullbore.schedules.registry import get
+from fullbore.timeline.instrument import Fanout, Instrument, SpanList
+from fullbore.timeline.shift import from_zero
+from fullbore.timeline.span import Activity, Span, Timeline
+
+__all__ = ["Pipeline"]
+
+
+class Pipeline:
+    """A model's stages on this rank, with everything that runs them.
+
+    Args:
+        model: an `nn.Sequential`, a Hugging Face causal language model or its config, a module with
+            ``pipeline_layers()``, or a `LayeredModel`. A module on the meta device is initialised stage by stage
+            from ``seed``; a module with weights keeps them.
+        num_microbatches: m; the batch given to `step` is cut into this many equal slices.
+        schedule: a registered name, or a `Schedule` for exactly these ranks and microbatches.
+        layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers.
+        objective: what is summed and counted; a language model brings its own.
+        recompute: layers that run their forward again in the backward instead of keeping activations.
+        accumulation: how many rounds of m microbatches one `step` takes.
+        timeout_s: how long a rank waits for another before it gives up.
+        instrument: told every span; the last step's are always kept for `timeline`.
+
+    Raises:
+        ConfigError, ModelError, PartitionError, ScheduleError: before anything is computed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | LayeredModel,
+        *,
+        num_microbatches: int,
+        schedule: str | Schedule = "1f1b",
+        layers_per_stage: Literal["equal"] | Sequence[int] = "equal",
+        objective: Objective | None = None,
+        recompute: Sequence[str] = (),
+        accumulation: int = 1,
+        seed: int = 0,
+        device: str | Device = "auto",
+        timeout_s: float = 60.0,
+        instrument: Instrument | None = None,
+        board: ProgressBoard | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
+        self._model = layered(model)
+        self._objective = objective if objective is not None else self._model.objective
+        if self._objective is None:
+            raise ModelError(
+                f"this model brings no loss ({self._model.description}); "
+                "give objective=Objective(loss_sum=..., count=...)"
+            )
+        self._num_microbatches = num_microbatches
+        self._accumulation = accumulation
+        self._timeout_s = timeout_s
+        self._board = board
+        self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
+        self._mesh = mesh if mesh is not None else _mesh_of_world(schedule, self._device, timeout_s)
+        self.schedule = _schedule_for(schedule, self._mesh.num_ranks, num_microbatches)
+        self._edges = _edges(self._model, layers_per_stage, self.schedule.num_stages)
+
+        placement = self.schedule.placement
+        self._spans = SpanList()
+        told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
+        self._recorder = StepRecorder(self._device, told, rank=self.rank)
+        self._stages = {stage: self._build(stage, seed, recompute) for stage in placement.stages_of(Rank(self.rank))}
+        self._weights = {name: w for stage in self._stages.values() for name, w in stage.weights.items()}
+        self._gradients = GradientStore(self._weights)
+        owner_of_layer = [placement.rank_of(StageIndex(s)) for s in range(len(self._edges) - 1) for _ in self._span(s)]
+        self._tied = TiedGradients(self._model.tied, rank_of_layer=owner_of_layer, mesh=self._mesh, timeout_s=timeout_s)
+
+        last = StageIndex(self.schedule.num_stages - 1)
+        ends = {stage: self._objective if stage == last else None for stage in self._stages}
+        self._training = {s: EagerEngine(built.module, objective=ends[s]) for s, built in self._stages.items()}
+        self._evaluating = {s: EvaluationEngine(built.module, objective=ends[s]) for s, built in self._stages.items()}
+        program = lower(self.schedule)
+        self._transport = TorchTransport(
+            program.lanes,
+            rank=self.rank,
+            ranks=self._mesh.ranks,
+            backend=self._device.backend,
+            timeout_s=timeout_s,
+        )
+        self._step_executor = Executor(
+            program,
+            rank=self.rank,
+            engines=self._training,
+            transport=self._transport,
+            allocate=self._allocate,
+            recorder=self._recorder,
+            board=board,
+            timeout_s=timeout_s,
+        )
+        self._evaluations: dict[int, Executor] = {}
+        self._clock = read_clock(self._mesh)
+
+    @property
+    def rank(self) -> int:
+        """This process's place in the pipeline."""
+        return self._mesh.rank
+
+    @property
+    def num_ranks(self) -> int:
+        return self._mesh.num_ranks
+
+    @property
+    def mesh(self) -> Mesh:
+        return self._mesh
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        return tuple(end - first for first, end in zip(self._edges, self._edges[1:], strict=False))
+
+    @property
+    def peak_activations(self) -> int:
+        """Most stage-microbatches whose activations this rank has held at once."""
+        return self._step_executor.peak_activations
+
+    @property
+    def tied_here(self) -> tuple[str, ...]:
+        """Weights of which another rank holds a copy too."""
+        return self._tied.names
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """This rank's weights, for a torch optimizer. A rank without any yields none."""
+        return iter(self._weights.values())
+
+    def weights(self) -> Mapping[str, nn.Parameter]:
+        """This rank's weights under their full names in the whole model."""
+        return self._weights
+
+    def buffers(self) -> dict[str, Tensor]:
+        """This rank's buffers under their full names."""
+        return {name: buffer for stage in self._stages.values() for name, buffer in stage.buffers.items()}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The accumulated gradients, float32 or wider, under the same names."""
+        return self._gradients.gradients()
+
+    def owns(self, name: str) -> bool:
+        """Is this the rank that counts and stores this weight? (A tied one has several holders, one owner.)"""
+        return self._tied.owns(name)
+
+    def step(self, batch: Mapping[str, Tensor]) -> float:
+        """Forward and backward of the whole batch; the loss over it, the same on every rank.
+
+        ``batch``: tensors ``[samples, ...]``, equal on every rank; samples must divide into
+        ``num_microbatches * accumulation`` slices. Gradients add to those already there.
+
+        Raises:
+            ConfigError: the batch does not divide.
+            RankFailed, TransferStalled: names the rank, its action and the cause.
+        """
+        self._recorder.end_step()
+        assert self._objective is not None
+        microbatches = split_batch(batch, self._num_microbatches * self._accumulation)
+        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
+        for engine in self._training.values():
+            engine.begin(count)
+        for first in range(0, len(microbatches), self._num_microbatches):
+            self._step_executor.run(self._on_device(microbatches[first : first + self._num_microbatches]))
+        with self._recorder.flush(Activity.TIED_GRADIENTS):
+            self._tied.reduce(self._gradients)
+        with self._recorder.flush(Activity.LOSS_REDUCE):
+            return self._global_loss([engine.loss_sum for engine in self._training.values()], count)
+
+    def evaluate(self, batch: Mapping[str, Tensor], *, num_microbatches: int | None = None) -> float:
+        """The loss over a batch in evaluation mode, the same on every rank. Touches no gradient and no weight."""
+        self._recorder.end_step()
+        assert self._objective is not None
+        slices = num_microbatches if num_microbatches is not None else self._num_microbatches
+        microbatches = split_batch(batch, slices)
+        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
+        for engine in self._evaluating.values():
+            engine.begin()
+        executor = self._evaluation(slices)
+        executor.run(self._on_device(microbatches))
+        executor.recorder.end_step()
+        return self._global_loss([engine.loss_sum for engine in self._evaluating.values()], count)
+
+    def clip_grad_norm(self, max_norm: float | None, *, norm_type: float = 2.0) -> float:
+        """Scale all gradients so that their norm over *all stages* is at most ``max_norm``; return the norm before.
+
+        None only measures. A norm that is not finite leaves the gradients as they are: skip the step then.
+        """
+        with self._recorder.flush(Activity.GRADIENT_NORM):
+            gradients = self._gradients.gradients()
+            owned = [gradient for name, gradient in gradients.items() if self._tied.owns(name)]
+            norm = global_norm(owned, mesh=self._mesh, norm_type=norm_type)
+            if max_norm is not None and math.isfinite(norm):
+                clip(gradients.values(), norm=norm, max_norm=max_norm)
+        return norm
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._gradients.clear()
+
+    def flush(self, activity: Activity) -> AbstractContextManager[None]:
+        """Time work between steps (optimizer, data) as a span of this rank's timeline."""
+        return self._recorder.flush(activity)
+
+    def end_step(self) -> None:
+        """Hand the finished step's spans to the instrument now. Otherwise the next `step` does it."""
+        self._recorder.end_step()
+
+    def last_spans(self) -> tuple[Span, ...]:
+        """This rank's spans of the last finished step, on its own clock."""
+        self._recorder.end_step()
+        return self._spans.last
+
+    def clock_offset_ns(self) -> tuple[int, int]:
+        """(what to add to this rank's times to get rank 0's, uncertainty), read at start-up."""
+        return self._clock.offset_ns, self._clock.uncertainty_ns
+
+    def timeline(self) -> Timeline:
+        """The last step of all ranks on rank 0's clock, from 0. Every rank calls this together."""
+        offset = self._clock.offset_ns
+        mine = [(span, offset) for span in self.last_spans()]
+        everyone = [
+            Span(span.rank, span.row, span.action, span.activity, span.start_ns + shift, span.end_ns + shift)
+            for spans in self._mesh.gather(mine)
+            for span, shift in spans
+        ]
+        return from_zero(Timeline.of(everyone, num_ranks=self.num_ranks))
+
+    def release(self) -> None:
+        """Let go of communicators, hooks and threads, and stay in the group: another pipeline may follow."""
+        self._recorder.end_step()
+        self._transport.close()
+        self._gradients.close()
+
+    def close(self) -> None:
+        """Let go of everything; leave the process group if this pipeline made it."""
+        self.release()
+        self._mesh.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str]) -> BuiltStage:
+        built = self._model.build_stage(
+            self._edges[stage], self._edges[stage + 1], seed=seed, device=self._device.torch_device
+        )
+        known = set(self._model.layer_names)
+        for name in recompute:
+            if name not in known:
+                raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(self._model.layer_names)}")
+        here = [name for name in recompute if name in built.layers]
+        apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE))
+        return built
+
+    def _span(self, stage: int) -> range:
+        return range(self._edges[stage], self._edges[stage + 1])
+
+    def _allocate(self, message: Message, microbatch: Microbatch) -> Tensor:
+        layer = self._edges[message.stage + (1 if message.payload is Payload.ACTIVATION else 0)]
+        boundary = self._model.boundary(layer, microbatch)
+        return torch.empty(boundary.shape, dtype=boundary.dtype, device=self._device.torch_device)
+
+    def _on_device(self, microbatches: Sequence[Microbatch]) -> list[Microbatch]:
+        target = self._device.torch_device
+        return [{name: t.to(target, non_blocking=True) for name, t in one.items()} for one in microbatches]
+
+    def _evaluation(self, slices: int) -> Executor:
+        if slices not in self._evaluations:
+            self._evaluations[slices] = Executor(
+                lower(forward_only(self.schedule.placement, num_microbatches=slices)),
+                rank=self.rank,
+                engines=self._evaluating,
+                transport=self._transport,
+                allocate=self._allocate,
+                recorder=StepRecorder(self._device, SpanList(), rank=self.rank),
+                board=self._board,
+                timeout_s=self._timeout_s,
+            )
+        return self._evaluations[slices]
+
+    def _global_loss(self, sums: Sequence[Tensor], count: int) -> float:
+        total = self._mesh.sum([sum(float(value) for value in sums)])[0]
+        return total / count if count else 0.0
+
+
+def _mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -> Mesh:
+    ranks = schedule.num_ranks if isinstance(schedule, Schedule) else world_size()
+    return Mesh(Layout(pipeline=ranks), device=device, timeout_s=timeout_s)
+
+
+def _schedule_for(schedule: str | Schedule, num_ranks: int, num_microbatches: int) -> Schedule:
+    if isinstance(schedule, str):
+        return get(schedule).build(num_ranks, num_microbatches=num_microbatches)
+    if (schedule.num_ranks, schedule.num_microbatches) != (num_ranks, num_microbatches):
+        raise ScheduleError(
+            f"the schedule is for {schedule.num_ranks} ranks and {schedule.num_microbatches} microbatches; "
+            f"this pipeline has {num_ranks} and {num_microbatches}"
+        )
+    return schedule
+
+
+def _edges(model: LayeredModel, layers_per_stage: Literal["equal"] | Sequence[int], num_stages: int) -> tuple[int, ...]:
+    """First layer of each stage, and the number of layers at the end."""
+    num_layers = len(model.layer_names)
+    counts = equal(num_layers, num_stages=num_stages) if layers_per_stage == "equal" else tuple(layers_per_stage)
+    if len(counts) != num_stages or sum(counts) != num_layers or min(counts) < 1:
+        raise ConfigError(
+            f"layers_per_stage needs {num_stages} counts of at least 1 that add up to {num_layers} layers "
+            f"(given {list(counts)}, {sum(counts)} layers)"
+        )
+    edges = [0]
+    for count in counts:
+        edges.append(edges[-1] + count)
+    return tuple(edges)

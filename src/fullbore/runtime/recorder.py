@@ -1,0 +1,80 @@
+"""StepRecorder: collects the marks of one step and turns them into spans when the step is over.
+
+Nothing is formatted or allocated beyond one tuple an event while the step runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fullbore.ids import Rank
+from fullbore.ir.action import Compute, Kind
+from fullbore.runtime.device import Device, Mark
+from fullbore.timeline.instrument import Instrument
+from fullbore.timeline.span import Activity, Row, Span
+
+__all__ = ["StepRecorder"]
+
+
+class StepRecorder:
+    """Between the executor, which takes marks, and an `Instrument`, which wants spans."""
+
+    def __init__(self, device: Device, instrument: Instrument, *, rank: int) -> None:
+        self._device = device
+        self._instrument = instrument
+        self._rank = Rank(rank)
+        self._events: list[tuple[Row, Compute | None, Activity | None, Mark, Mark]] = []
+        self._current: Compute | None = None
+        self.step = 1
+        """The optimizer step under way, counted from 1 as in `metrics.jsonl`."""
+
+    def mark(self) -> Mark:
+        return self._device.mark()
+
+    def compute(self, action: Compute, start: Mark, end: Mark) -> None:
+        self._events.append((Row.COMPUTE, action, None, start, end))
+
+    def waited(self, action: Compute, start: Mark, end: Mark) -> None:
+        """``action`` could not start before a message had arrived."""
+        self._events.append((Row.WAIT, action, Activity.RECV_WAIT, start, end))
+
+    def begin_action(self, action: Compute) -> None:
+        """Nested work from here on belongs to this action."""
+        self._current = action
+
+    @contextmanager
+    def nested(self, kind: Kind) -> Iterator[None]:
+        """Time work inside the current action, as a span of its own."""
+        assert self._current is not None, "nested work outside an action"
+        action = Compute(self._current.stage, kind, self._current.microbatch)
+        start = self._device.mark()
+        try:
+            yield
+        finally:
+            self._events.append((Row.NESTED, action, None, start, self._device.mark()))
+
+    @contextmanager
+    def flush(self, activity: Activity) -> Iterator[None]:
+        """Time work between the last action of a step and the first of the next."""
+        start = self._device.mark()
+        try:
+            yield
+        finally:
+            self._events.append((Row.FLUSH, None, activity, start, self._device.mark()))
+
+    def end_step(self) -> None:
+        """Hand the step's spans over. Waits for the device, once.
+
+        Without a compute action there is no step to end: what was timed (reading the first batch) belongs to the
+        one that follows.
+        """
+        if not any(row is Row.COMPUTE for row, *_ in self._events):
+            return
+        times = self._device.resolve_ns([mark for event in self._events for mark in event[3:]])
+        for index, (row, action, activity, _, _) in enumerate(self._events):
+            start, end = times[2 * index], times[2 * index + 1]
+            self._instrument.record(Span(self._rank, row, action, activity, start, end))
+        self._events.clear()
+        self._instrument.step_ended(self.step)
+        self.step += 1

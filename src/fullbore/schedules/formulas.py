@@ -1,0 +1,37 @@
+"""Closed forms for p equal stages, m microbatches and free links. Two words that are never confused:
+
+    bubble fraction   (p - 1) / (m + p - 1)   a share of wall time, always below 1
+    bubble overhead   (p - 1) / m             relative to ideal compute time; may exceed 1, never a share of time
+
+With v interleaved chunks a rank, replace m by v * m. p = 4, m = 8: fraction 27.27 %, overhead 37.5 %.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from fullbore.schedules.sizes import require_sizes
+
+__all__ = ["bubble_fraction", "bubble_overhead", "fill_and_drain_makespan", "utilisation"]
+
+
+def bubble_fraction(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -> Fraction:
+    """Idle share of wall time."""
+    require_sizes("a bubble", num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    return Fraction(num_ranks - 1, num_chunks * num_microbatches + num_ranks - 1)
+
+
+def bubble_overhead(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -> Fraction:
+    """Idle time relative to ideal compute time."""
+    require_sizes("a bubble", num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    return Fraction(num_ranks - 1, num_chunks * num_microbatches)
+
+
+def utilisation(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -> Fraction:
+    """Busy share of wall time: 1 - bubble fraction."""
+    return 1 - bubble_fraction(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+
+
+def fill_and_drain_makespan(num_ranks: int, *, num_microbatches: int, slot: int) -> int:
+    """(m + p - 1) slots: the pipe fills for p - 1, then a microbatch leaves every slot."""
+    return (num_microbatches + num_ranks - 1) * slot

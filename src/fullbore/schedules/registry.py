@@ -1,0 +1,43 @@
+"""The registered schedules, by the name the command line uses. To add one: its file, its line here, new goldens."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fullbore.errors import ScheduleError
+from fullbore.schedules import eager_one_forward_one_backward, gpipe, one_forward_one_backward
+from fullbore.schedules.entry import ScheduleEntry
+
+__all__ = ["NOT_BUILT_YET", "REGISTRY", "ScheduleEntry", "get"]
+
+_ENTRIES = (
+    gpipe.ENTRY,
+    one_forward_one_backward.ENTRY,
+    eager_one_forward_one_backward.ENTRY,
+)
+
+REGISTRY: Mapping[str, ScheduleEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+"""In the order of the command line's list."""
+
+_COMMAND_LINE_NAMES = (
+    *("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"),
+    *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "1f1b-v"),
+    *("dualpipe-v", "dualpipe", "chimera", "hanayo", "seq-1f1b", "auto"),
+)
+
+NOT_BUILT_YET = tuple(name for name in _COMMAND_LINE_NAMES if name not in REGISTRY)
+"""Names that are reserved: they get their own message."""
+
+
+def get(name: str) -> ScheduleEntry:
+    """The entry of that name. Raises `ScheduleError` with the nearest name and the known ones."""
+    if name in REGISTRY:
+        return REGISTRY[name]
+    known = ", ".join(REGISTRY)
+    if name in NOT_BUILT_YET:
+        raise ScheduleError(f"schedule {name!r} is not built yet; use one of: {known}")
+    near = difflib.get_close_matches(name, [*REGISTRY, *NOT_BUILT_YET], n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ScheduleError(f"there is no schedule {name!r}; {hint}known: {known}")

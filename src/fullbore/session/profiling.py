@@ -1,0 +1,62 @@
+"""Profiling by itself: one process, one device, no group."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fullbore.config.batch import batch_sizes
+from fullbore.config.run import RunConfig
+from fullbore.costs.layer import LayerCost
+from fullbore.data.batches import SampleOrder
+from fullbore.data.corpus import open_corpus
+from fullbore.models.load import load_model
+from fullbore.models.profile import profile
+from fullbore.runtime.device import open_device
+from fullbore.session.session import tensors
+
+__all__ = ["Measured", "profile_alone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Layer costs with what they were measured on."""
+
+    layers: tuple[LayerCost, ...]
+    about: dict[str, Any]
+    """Further keys of the costs file: device, dtype, lengths."""
+
+    description: str
+
+
+def profile_alone(config: RunConfig) -> Measured:
+    """Measure the configured model on the first microbatch of the configured text.
+
+    Threads are shared out as in training: a CPU stage will have its share of the cores, not all of them.
+    """
+    device = open_device(config.train.device, local_rank=0)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.pipeline.stages))
+    corpus = open_corpus(config.data)
+    model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
+    order = SampleOrder(
+        corpus.train,
+        sequence_length=config.data.sequence_length,
+        seed=config.data.seed,
+        vocab_size=corpus.vocab_size,
+    )
+    size = batch_sizes(config).microbatch_size
+    layers = profile(model, tensors(order.draw(0, count=size)), device=device.torch_device, seed=config.train.seed)
+    about = {
+        "device": str(device.torch_device),
+        "dtype": config.model.dtype,
+        "sequence_length": config.data.sequence_length,
+        "microbatch_size": size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    where = f"{about['device']}, {config.model.dtype}, {size} sequences of {config.data.sequence_length}"
+    return Measured(layers, about, f"{model.description}; one microbatch on {where}")

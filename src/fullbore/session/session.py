@@ -1,0 +1,156 @@
+"""Session: from a run configuration to a pipeline that can step, on one rank.
+
+    device, process group   ->  text  ->  model (on meta)  ->  measured layer costs
+    ->  recipe (partition, schedule, prediction)  ->  this rank's stages, materialised
+
+Every rank measures at the same time, as they will later compute at the same time, and all take the same median:
+so every rank resolves the same recipe without one telling the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median_low
+
+import torch
+import torch.distributed as dist
+
+from fullbore.config.batch import batch_sizes
+from fullbore.config.run import RunConfig
+from fullbore.costs.layer import LayerCost
+from fullbore.data.batches import Draw, SampleOrder
+from fullbore.data.corpus import Corpus, open_corpus
+from fullbore.ir.recipe import Layout
+from fullbore.models.layered import LayeredModel, Microbatch
+from fullbore.models.load import load_model
+from fullbore.models.profile import profile
+from fullbore.plan.resolve import ResolvedRecipe, resolve
+from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.device import Device, open_device
+from fullbore.runtime.launch import Worker
+from fullbore.runtime.mesh import Mesh, local_rank
+from fullbore.runtime.pipeline import Pipeline
+from fullbore.timeline.instrument import Instrument
+
+__all__ = ["Place", "Session", "build_pipeline", "join", "measure", "open_session", "store_of", "tensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process is: its device, its group, and its slot on the board if a parent watches."""
+
+    device: Device
+    mesh: Mesh
+    board: ProgressBoard | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything a training or verifying loop works with."""
+
+    place: Place
+    corpus: Corpus
+    order: SampleOrder
+    """Of the training tokens."""
+
+    model: LayeredModel
+    costs: tuple[LayerCost, ...]
+    resolved: ResolvedRecipe
+
+
+def join(worker: Worker | None, config: RunConfig) -> Place:
+    """Take this rank's place in the group; one thread per core is shared out among the ranks of a machine."""
+    ranks_here = worker.num_ranks if worker is not None else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    device = open_device(config.train.device, local_rank=local_rank())
+    layout = Layout(
+        config.pipeline.stages,
+        config.pipeline.chunks,
+        config.mesh.tensor,
+        config.mesh.data,
+        config.mesh.context,
+        config.mesh.expert,
+    )
+    store = store_of(worker) if worker is not None and worker.num_ranks > 1 else None
+    mesh = Mesh(layout, device=device, timeout_s=config.train.timeout_s, store=store)
+    board = ProgressBoard(worker.board, num_ranks=worker.num_ranks) if worker is not None else None
+    return Place(device, mesh, board)
+
+
+def open_session(worker: Worker | None, config: RunConfig) -> Session:
+    """Join the group, open text and model, measure, decide. Builds no stage yet.
+
+    Raises:
+        InputError: anything the configuration asks for that cannot be had, the same on every rank.
+    """
+    place = join(worker, config)
+    corpus = open_corpus(config.data)
+    order = SampleOrder(
+        corpus.train,
+        sequence_length=config.data.sequence_length,
+        seed=config.data.seed,
+        vocab_size=corpus.vocab_size,
+    )
+    model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
+    sample = tensors(order.draw(0, count=batch_sizes(config).microbatch_size))
+    costs = measure(model, sample, place=place, seed=config.train.seed)
+    resolved = resolve(config, costs=costs, layer_names=model.layer_names)
+    return Session(place, corpus, order, model, costs, resolved)
+
+
+def measure(model: LayeredModel, microbatch: Microbatch, *, place: Place, seed: int) -> tuple[LayerCost, ...]:
+    """Every rank profiles every layer at once; each time is the lower median over ranks."""
+    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed)
+    return _medians(place.mesh.gather(mine))
+
+
+def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrument | None = None) -> Pipeline:
+    """Materialise this rank's stages and connect them."""
+    recipe = session.resolved.recipe
+    return Pipeline(
+        session.model,
+        num_microbatches=recipe.microbatches,
+        schedule=session.resolved.schedule,
+        layers_per_stage=recipe.layers_per_stage,
+        recompute=recipe.recompute,
+        accumulation=recipe.accumulation,
+        seed=config.train.seed,
+        device=session.place.device,
+        timeout_s=config.train.timeout_s,
+        instrument=instrument,
+        board=session.place.board,
+        mesh=session.place.mesh,
+    )
+
+
+def tensors(draw: Draw) -> dict[str, torch.Tensor]:
+    """A draw as a batch: ``input_ids`` for a Hugging Face model, the same as ``inputs`` for a chain of modules."""
+    tokens = torch.from_numpy(draw.input_ids)
+    return {"input_ids": tokens, "inputs": tokens, "labels": torch.from_numpy(draw.labels)}
+
+
+def _medians(by_rank: Sequence[tuple[LayerCost, ...]]) -> tuple[LayerCost, ...]:
+    return tuple(
+        replace(
+            same[0],
+            forward_ns=median_low(layer.forward_ns for layer in same),
+            backward_input_ns=median_low(layer.backward_input_ns for layer in same),
+            backward_weight_ns=median_low(layer.backward_weight_ns for layer in same),
+        )
+        for same in zip(*by_rank, strict=True)
+    )
+
+
+def store_of(worker: Worker) -> dist.TCPStore:  # type: ignore[name-defined]
+    """Rank 0 opens a store on a free port and the parent passes the port on: no port is ever guessed."""
+    first = worker.rank == 0
+    port = 0 if first else worker.exchange_port(None)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, worker.num_ranks, is_master=first, wait_for_workers=False
+    )
+    if first:
+        worker.exchange_port(store.port)
+    return store

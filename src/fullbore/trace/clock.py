@@ -1,0 +1,49 @@
+"""Clocks of a run: every rank has its own, and spans are compared on rank 0's.
+
+Merging ranks by their raw clocks gives a plausible picture that is wrong, so a rank without a measured offset is
+refused. Clocks also drift; with a second measurement at the end of the run the offset in between is interpolated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fullbore.errors import TraceError
+
+__all__ = ["Alignment", "ClockOffset"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """One measurement: rank 0's clock = this rank's clock + ``offset_ns``, give or take ``uncertainty_ns``."""
+
+    offset_ns: int
+    uncertainty_ns: int
+    at_ns: int | None = None
+    """This rank's clock when it was measured. None: at the first span (opening) or the last one (closing)."""
+
+    def __post_init__(self) -> None:
+        if self.uncertainty_ns < 0:
+            raise TraceError(f"a clock uncertainty is at least 0 ns (given {self.uncertainty_ns})")
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """From one rank's clock to rank 0's: a straight line through two measurements, or one constant offset."""
+
+    opening: ClockOffset
+    closing: ClockOffset | None
+    opening_at_ns: int
+    closing_at_ns: int
+
+    @property
+    def uncertainty_ns(self) -> int:
+        return max(self.opening.uncertainty_ns, self.closing.uncertainty_ns if self.closing else 0)
+
+    def to_rank_zero(self, time_ns: int) -> int:
+        """Integer arithmetic throughout, and monotone: spans that did not overlap still do not."""
+        length = self.closing_at_ns - self.opening_at_ns
+        if self.closing is None or length <= 0:
+            return time_ns + self.opening.offset_ns
+        drift = self.closing.offset_ns - self.opening.offset_ns
+        return time_ns + self.opening.offset_ns + (time_ns - self.opening_at_ns) * drift // length

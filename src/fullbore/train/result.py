@@ -1,0 +1,37 @@
+"""What a training run gives back: the document of ``fullbore train --json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TrainResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """The keys are the command-line contract's. Times in nanoseconds; losses in nats a token."""
+
+    run_dir: str
+    steps: int
+    loss: float | None
+    """Of the last step's batch; None where nothing is computed (emulation)."""
+
+    eval_loss: float | None
+    """On held-out text after the last step; None without held-out text or with ``eval_every = 0``."""
+
+    first_eval_loss: float | None
+    """Before the first step."""
+
+    tokens_per_s: float
+    """Median over the steps after the first."""
+
+    step_ns: int
+    """Median wall time of an optimizer step after the first, flush included."""
+
+    bubble_fraction_measured: float
+    bubble_fraction_predicted: float | None
+    predicted_step_ns: int | None
+    """Compute part of a step by the simulator, without the flush."""
+
+    bottleneck_stage: int
+    """The stage that computed longest in the median step."""

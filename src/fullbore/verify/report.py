@@ -1,0 +1,88 @@
+"""VerifyReport: what a comparison found. Numbers and names only, so that whoever prints it needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["TOLERANCES", "NotComparable", "ScaledGradient", "TensorError", "Undivided", "VerifyReport"]
+
+TOLERANCES = {"float64": 1e-9, "float32": 1e-5}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """One tensor's distance from the reference."""
+
+    name: str
+    max_relative_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Undivided:
+    """The whole batch at once instead of the same microbatches: reported, not judged (sums associate otherwise)."""
+
+    loss_relative_error: float
+    gradient_relative_error: float
+    """The largest over all tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotComparable:
+    """Something that makes equality impossible, and what was compared instead."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The document of ``fullbore verify --json``."""
+
+    parity: bool
+    tolerance: float
+    dtype: str
+    steps: int
+    loss_relative_error: float
+    """The largest over the steps."""
+
+    initial_weights: tuple[TensorError, ...]
+    """Exact equality is required: every cut draws the same weights."""
+
+    gradients: tuple[TensorError, ...]
+    """Of the first step, before clipping."""
+
+    parameters: tuple[TensorError, ...]
+    """After the last step, with the optimizer named in ``optimizer``."""
+
+    optimizer: str
+    adamw_parameters: tuple[TensorError, ...]
+    """float32 only: after the same steps of AdamW. Reported, not judged: correct code moves 1e-4 there."""
+
+    undivided_batch: Undivided | None
+    not_comparable: tuple[NotComparable, ...]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One sentence for each thing that is too far from the reference, worst first."""
+        found: list[tuple[float, str]] = []
+        if not self.loss_relative_error <= self.tolerance:
+            found.append((self.loss_relative_error, f"loss: {self.loss_relative_error:.2e}"))
+        for what, errors, bound in (
+            ("initial weight", self.initial_weights, 0.0),
+            ("gradient", self.gradients, self.tolerance),
+            ("parameter", self.parameters, self.tolerance),
+        ):
+            found += [
+                (error.max_relative_error, f"{what} {error.name}: {error.max_relative_error:.2e}")
+                for error in errors
+                if not error.max_relative_error <= bound
+            ]
+        return tuple(text for _, text in sorted(found, key=lambda entry: -entry[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledGradient:
+    """A fault put in on purpose: the first step's gradient of one weight times a factor."""
+
+    name: str
+    factor: float

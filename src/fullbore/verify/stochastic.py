@@ -1,0 +1,53 @@
+"""What makes equality impossible, found and said: batch statistics, dropout, reduced precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from fullbore.config.run import RunConfig
+from fullbore.verify.report import NotComparable
+
+__all__ = ["comparable_config", "not_comparable"]
+
+_DROPOUT_KEYS = (
+    *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "residual_dropout"),
+    *("embedding_dropout", "classifier_dropout", "dropout", "emb_dropout", "activation_dropout"),
+)
+
+
+def comparable_config(config: RunConfig) -> tuple[RunConfig, list[NotComparable]]:
+    """The configuration with what cannot be compared turned off, and a note for each such thing."""
+    notes: list[NotComparable] = []
+    model = config.model
+    if model.dtype == "bfloat16":
+        notes.append(
+            NotComparable("bfloat16", "rounding differs with every order of summation; verified in float32 instead")
+        )
+        model = msgspec.structs.replace(model, dtype="float32")
+    dropped = {key: value for key, value in model.config.items() if key in _DROPOUT_KEYS and value}
+    if dropped:
+        notes.append(NotComparable("dropout", f"masks differ with the cut; verified with {', '.join(dropped)} at 0"))
+        overrides: dict[str, Any] = {**model.config, **dict.fromkeys(dropped, 0.0)}
+        model = msgspec.structs.replace(model, config=overrides)
+    return msgspec.structs.replace(config, model=model), notes
+
+
+def not_comparable(module: nn.Module) -> list[NotComparable]:
+    """What in a built model depends on how the batch is cut or on random state."""
+    notes: list[NotComparable] = []
+    kinds = {type(part).__name__ for part in module.modules()}
+    batch_norms = sorted(kind for kind in kinds if kind.startswith(("BatchNorm", "SyncBatchNorm")))
+    if batch_norms:
+        notes.append(
+            NotComparable(
+                ", ".join(batch_norms),
+                "statistics are taken per microbatch, so the undivided batch differs by design; "
+                "compared against one process running the same microbatches",
+            )
+        )
+    if any(isinstance(part, nn.Dropout) and part.p > 0 and part.training for part in module.modules()):
+        notes.append(NotComparable("dropout", "its masks are not the same for every cut; set its probability to 0"))
+    return notes

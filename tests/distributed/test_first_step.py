@@ -1,0 +1,89 @@
+"""One step on real gloo processes, against values worked out by hand. Cases A01, A05, A14, A21."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fullbore.schedules.registry import REGISTRY
+from fullbore.simulate.memory import peak_activations
+from tests.support.ranks import Stepped, mlp4_batch, on_ranks
+
+CHAIN_CASES = [(name, m) for name in REGISTRY for m in (1, 2, 4)]
+
+
+@pytest.fixture(scope="module")
+def chain() -> list[list[Stepped]]:
+    return on_ranks("first_steps", "chain", CHAIN_CASES, 1.0, num_ranks=2)
+
+
+def test_the_gradient_does_not_grow_with_the_number_of_microbatches(chain: list[list[Stepped]]) -> None:
+    """A01 (DeepSpeed #7773): 270, 270, 180 for every m; summed instead of averaged it would be 1080 and 720."""
+    for case in range(len(CHAIN_CASES)):
+        first, last = chain[0][case], chain[1][case]
+        assert (first.loss, last.loss) == (270.0, 270.0)
+        assert first.gradients["0.weight"].item() == pytest.approx(270.0)
+        assert last.gradients["1.weight"].item() == pytest.approx(180.0)
+
+
+def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> None:
+    """A14 (torchtitan #596): 2-norms add in squares over stages, infinity norms take the maximum."""
+    total = math.hypot(270.0, 180.0)
+    for by_rank, name, gradient in ((chain[0], "0.weight", 270.0), (chain[1], "1.weight", 180.0)):
+        for seen in by_rank:
+            assert seen.norm == pytest.approx(total)
+            assert seen.inf_norm == pytest.approx(270.0)
+            assert seen.clipped[name].item() == pytest.approx(gradient / total, rel=1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 1), (4, 2), (2, 4), (4, 4)])
+def test_loss_gradients_and_weights_are_those_of_one_process(ranks: int, microbatches: int) -> None:
+    """A05 (GPipe: several forwards before the first backward), A21 (m < p), A24 (the same weights for every p)."""
+    cases = [(name, microbatches) for name in REGISTRY]
+    by_rank = on_ranks("first_steps", "mlp4", cases, 1.0, num_ranks=ranks)
+    for case, (name, _) in enumerate(cases):
+        initial = {key: value for rank in range(ranks) for key, value in by_rank[rank][case].initial.items()}
+        loss, reference = _one_process(initial, microbatches)
+        gradients = {key: value for rank in range(ranks) for key, value in by_rank[rank][case].gradients.items()}
+        assert gradients.keys() == reference.keys()
+        for key, gradient in reference.items():
+            torch.testing.assert_close(gradients[key], gradient, rtol=1e-12, atol=1e-14)
+        for rank in range(ranks):
+            assert by_rank[rank][case].loss == pytest.approx(loss, rel=1e-13)
+            schedule = REGISTRY[name].build(ranks, num_microbatches=microbatches)
+            assert by_rank[rank][case].peak_activations == peak_activations(schedule)[rank]
+
+
+def test_identical_layers_start_differently_and_the_same_for_every_number_of_ranks() -> None:
+    """A24 (pytorch #139304): each stage seeding itself alike makes stages start equal."""
+    drawn = {
+        ranks: {
+            key: value
+            for seen in on_ranks("first_steps", "mlp4", [("1f1b", 4)], 1.0, num_ranks=ranks)
+            for key, value in seen[0].initial.items()
+        }
+        for ranks in (1, 2, 4)
+    }
+    weights = [value for key, value in drawn[1].items() if key.endswith("0.weight")]
+    assert len(weights) == 4
+    assert all(not torch.equal(a, b) for i, a in enumerate(weights) for b in weights[:i])
+    for ranks in (2, 4):
+        assert drawn[ranks].keys() == drawn[1].keys()
+        assert all(torch.equal(drawn[ranks][key], drawn[1][key]) for key in drawn[1])
+
+
+def _one_process(initial: dict[str, torch.Tensor], microbatches: int) -> tuple[float, dict[str, torch.Tensor]]:
+    """Plain PyTorch on the same weights and microbatches: tanh of linear, four times."""
+    weights = {key: value.clone().requires_grad_() for key, value in initial.items()}
+    batch = mlp4_batch()
+    total = 0.0
+    for rows in torch.arange(8).chunk(microbatches):
+        value = batch["inputs"][rows]
+        for layer in range(4):
+            value = torch.tanh(value @ weights[f"{layer}.0.weight"].T + weights[f"{layer}.0.bias"])
+        loss = ((value - batch["targets"][rows]) ** 2).sum() / 64
+        loss.backward()
+        total += float(loss.detach())
+    return total, {key: weight.grad for key, weight in weights.items() if weight.grad is not None}

@@ -1,0 +1,42 @@
+"""Every registered schedule, with the real executor, under NCCL's rules: FIFO, rendezvous, no tags."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fullbore.errors import TransferStalled
+from fullbore.schedules.registry import REGISTRY
+from fullbore.simulate.memory import peak_activations
+from tests.support.in_memory import both_directions_on_one, random_cases, run_alone, run_on_threads
+
+CASES = random_cases(200, names=list(REGISTRY), seed=20)
+
+
+@pytest.mark.parametrize("case", range(0, 200, 20))
+def test_random_delays_never_hang_and_never_change_a_bit(case: int) -> None:
+    for name, ranks, microbatches, seed in CASES[case : case + 20]:
+        schedule = REGISTRY[name].build(ranks, num_microbatches=microbatches)
+        outcome = run_on_threads(schedule, seed=seed, longest_delay_s=0.0008)
+        assert not outcome.errors, f"{name} p={ranks} m={microbatches} seed={seed}: {outcome.errors[0]}"
+        reference = run_alone(schedule.num_stages, microbatches)
+        assert outcome.loss == pytest.approx(reference.loss, rel=1e-12)
+        assert outcome.gradients.keys() == reference.gradients.keys()
+        for stage, gradient in reference.gradients.items():
+            torch.testing.assert_close(outcome.gradients[stage], gradient, rtol=1e-12, atol=1e-14)
+        assert outcome.peak_activations == peak_activations(schedule)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_both_directions_on_one_communicator_hang(ranks: int) -> None:
+    """The test above can fail: with one communicator a rank pair, plain 1F1B deadlocks."""
+    schedule = REGISTRY["1f1b"].build(ranks, num_microbatches=8)
+    outcome = run_on_threads(schedule, communicator_of=both_directions_on_one, timeout_s=0.5)
+    assert outcome.errors
+    assert isinstance(outcome.errors[0], TransferStalled)
+
+
+@pytest.mark.parametrize("name", list(REGISTRY))
+def test_a_shallow_receive_depth_is_enough(name: str) -> None:
+    schedule = REGISTRY[name].build(4, num_microbatches=6)
+    assert not run_on_threads(schedule, prefetch=1, longest_delay_s=0.0005).errors

@@ -1,0 +1,86 @@
+"""What holds for every registered schedule at every size."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fullbore.costs.stage import StageCost
+from fullbore.ids import Rank
+from fullbore.ir.action import Compute, Kind
+from fullbore.ir.codec import format_schedule, parse_schedule
+from fullbore.ir.schedule import Schedule
+from fullbore.ir.validate import problems
+from fullbore.schedules.registry import REGISTRY
+from fullbore.simulate.engine import simulate
+from fullbore.simulate.memory import peak_activations
+from fullbore.timeline.bubble import bubble_of
+from tests.property.strategies import num_microbatches, num_ranks, registered, schedules
+
+names = st.sampled_from(list(REGISTRY))
+
+
+@given(registered())
+def test_every_action_is_there_exactly_once_and_on_its_rank(schedule: Schedule) -> None:
+    for rank, order in enumerate(schedule.orders):
+        split = any(action.kind is Kind.BACKWARD_INPUT for action in order)
+        kinds = (Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT) if split else (Kind.FORWARD, Kind.BACKWARD)
+        expected = Counter(
+            (stage, kind, mb)
+            for stage in schedule.placement.stages_of(Rank(rank))
+            for kind in kinds
+            for mb in range(schedule.num_microbatches)
+        )
+        assert Counter((action.stage, action.kind, action.microbatch) for action in order) == expected
+
+
+@given(schedules)
+def test_every_rule_holds(schedule: Schedule) -> None:
+    assert problems(schedule) == ()
+
+
+@given(schedules)
+def test_text_round_trips(schedule: Schedule) -> None:
+    text = format_schedule(schedule)
+    assert parse_schedule(text) == schedule
+    assert format_schedule(parse_schedule(text)) == text
+
+
+@given(names, num_ranks, num_microbatches, st.integers(0, 40), st.integers(0, 40), st.integers(1, 40))
+def test_makespan_and_activations_are_what_the_formulas_say(
+    name: str, p: int, m: int, forward: int, backward_input: int, backward_weight: int
+) -> None:
+    entry = REGISTRY[name]
+    schedule = entry.build(p, num_microbatches=m)
+    cost = StageCost(forward, backward_input, backward_weight)
+    bubble = bubble_of(simulate(schedule, costs=[cost] * schedule.num_stages))
+    slot = cost.total * schedule.num_stages // p
+    assert bubble.makespan_ns == entry.makespan(p, num_microbatches=m, slot=slot)
+    assert bubble.busy_ns == (m * slot,) * p
+    formula = tuple(entry.peak_activations(p, num_microbatches=m, rank=rank) for rank in range(p))
+    assert peak_activations(schedule) == formula
+
+
+@given(registered(), st.data())
+def test_one_action_left_out_or_done_twice_is_noticed(schedule: Schedule, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, schedule.num_ranks - 1))
+    order = list(schedule.orders[rank])
+    position = data.draw(st.integers(0, len(order) - 1))
+    if data.draw(st.booleans()):
+        order.insert(position, order[position])
+        rule = "once"
+    else:
+        del order[position]
+        rule = "complete"
+    orders = (*schedule.orders[:rank], tuple(order), *schedule.orders[rank + 1 :])
+    found = problems(Schedule(schedule.name, schedule.placement, schedule.num_microbatches, orders))
+    # without its backwards, one stage of one microbatch is a legal evaluation
+    only_forward = all(action.kind is Kind.FORWARD for order in orders for action in order)
+    assert only_forward or rule in {problem.rule for problem in found}
+
+
+@given(schedules)
+def test_actions_are_their_own_text(schedule: Schedule) -> None:
+    assert all(Compute.parse(str(action)) == action for order in schedule.orders for action in order)

@@ -1,0 +1,170 @@
+"""Run a program with the real executor on threads, over the in-memory transport (NCCL's rules)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fullbore.errors import RankFailed
+from fullbore.ids import Rank, StageIndex
+from fullbore.ir.action import Message
+from fullbore.ir.lower import lower
+from fullbore.ir.program import Lane
+from fullbore.ir.schedule import Schedule
+from fullbore.models.layered import Microbatch, Objective
+from fullbore.runtime.device import CpuDevice
+from fullbore.runtime.eager import EagerEngine
+from fullbore.runtime.executor import Executor
+from fullbore.runtime.memory_transport import MemoryFabric, lane_of_its_own
+from fullbore.runtime.recorder import StepRecorder
+from fullbore.timeline.instrument import SpanList
+
+WIDTH = 3
+ROWS = 2
+
+SQUARED_ERROR = Objective(
+    loss_sum=lambda output, microbatch: ((output - microbatch["targets"]) ** 2).sum(),
+    count=lambda microbatch: microbatch["targets"].numel(),
+)
+
+
+class ChainStage(nn.Module):
+    """One linear layer with tanh, in float64; reads the batch on the first stage. Sleeps a little if asked."""
+
+    def __init__(self, stage: int, *, pause: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(stage)
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))
+        self._pause = pause
+
+    def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
+        self._pause()
+        return torch.tanh((microbatch["inputs"] if carried is None else carried) @ self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    gradients: Mapping[int, Tensor]
+    loss: float
+    peak_activations: tuple[int, ...]
+    errors: tuple[RankFailed, ...]
+
+
+def chain_batch(num_microbatches: int) -> list[Microbatch]:
+    generator = torch.Generator().manual_seed(1000)
+    shape = (ROWS, WIDTH)
+    return [
+        {
+            "inputs": torch.randn(shape, generator=generator, dtype=torch.float64),
+            "targets": torch.randn(shape, generator=generator, dtype=torch.float64),
+        }
+        for _ in range(num_microbatches)
+    ]
+
+
+def run_alone(num_stages: int, num_microbatches: int) -> Outcome:
+    """The reference: one process, the same microbatches in the same order, plain autograd."""
+    stages = [ChainStage(stage) for stage in range(num_stages)]
+    batch = chain_batch(num_microbatches)
+    count = sum(SQUARED_ERROR.count(microbatch) for microbatch in batch)
+    total = 0.0
+    for microbatch in batch:
+        value: Tensor | None = None
+        for stage in stages:
+            value = stage(value, microbatch)
+        assert value is not None
+        loss = SQUARED_ERROR.loss_sum(value, microbatch) / count
+        loss.backward()
+        total += float(loss.detach())
+    gradients = {index: stage.weight.grad for index, stage in enumerate(stages) if stage.weight.grad is not None}
+    return Outcome(gradients, total, (), ())
+
+
+def run_on_threads(
+    schedule: Schedule,
+    *,
+    seed: int = 0,
+    longest_delay_s: float = 0.0,
+    communicator_of: Callable[[Lane], Hashable] = lane_of_its_own,
+    timeout_s: float = 20.0,
+    prefetch: int = 2,
+) -> Outcome:
+    """Every rank a thread, every message under rendezvous, in order, without tags, with random delays."""
+    program = lower(schedule, prefetch=prefetch)
+    batch = chain_batch(schedule.num_microbatches)
+    fabric = MemoryFabric(
+        communicator_of=communicator_of, delay_s=MemoryFabric.random_delays(seed, longest_s=longest_delay_s)
+    )
+    source = random.Random(seed)
+    pause = (lambda: time.sleep(source.uniform(0, longest_delay_s))) if longest_delay_s else (lambda: None)
+    last = schedule.num_stages - 1
+    engines: list[dict[StageIndex, EagerEngine]] = []
+    executors: list[Executor] = []
+    for rank in range(schedule.num_ranks):
+        mine = {
+            stage: EagerEngine(ChainStage(stage, pause=pause), objective=SQUARED_ERROR if stage == last else None)
+            for stage in schedule.placement.stages_of(Rank(rank))
+        }
+        engines.append(mine)
+        executors.append(
+            Executor(
+                program,
+                rank=rank,
+                engines=mine,
+                transport=fabric.transport(rank),
+                allocate=_allocate,
+                recorder=StepRecorder(CpuDevice(), SpanList(), rank=rank),
+                board=None,
+                timeout_s=timeout_s,
+            )
+        )
+    count = sum(SQUARED_ERROR.count(microbatch) for microbatch in batch)
+    errors: list[RankFailed] = []
+
+    def walk(rank: int) -> None:
+        for engine in engines[rank].values():
+            engine.begin(count)
+        try:
+            executors[rank].run(batch)
+        except RankFailed as error:
+            errors.append(error)
+            fabric.abort(str(error))
+
+    threads = [threading.Thread(target=walk, args=(rank,)) for rank in range(schedule.num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gradients = {
+        int(stage): engine._module.weight.grad
+        for mine in engines
+        for stage, engine in mine.items()
+        if engine._module.weight.grad is not None
+    }
+    loss = sum(float(engine.loss_sum) for mine in engines for engine in mine.values()) / count
+    return Outcome(gradients, loss, tuple(e.peak_activations for e in executors), tuple(errors))
+
+
+def _allocate(message: Message, microbatch: Microbatch) -> Tensor:
+    del message
+    return torch.full_like(microbatch["inputs"], float("nan"))
+
+
+def both_directions_on_one(lane: Lane) -> Hashable:
+    """The wrong rule: one communicator for a pair of ranks."""
+    return frozenset((lane.sender, lane.receiver))
+
+
+def random_cases(count: int, *, names: Sequence[str], seed: int) -> list[tuple[str, int, int, int]]:
+    """(schedule name, p, m, seed), the same every time."""
+    source = random.Random(seed)
+    return [
+        (source.choice(names), source.choice((2, 4, 8)), source.randint(1, 12), source.randrange(2**31))
+        for _ in range(count)
+    ]

@@ -1,0 +1,117 @@
+"""What tests run on launched ranks. Each function is a target of `fullbore.runtime.launch.launch`, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fullbore.config.run import RunConfig
+from fullbore.models.layered import Objective
+from fullbore.runtime.device import CpuDevice
+from fullbore.runtime.launch import Worker, launch
+from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.pipeline import Pipeline
+from fullbore.ir.recipe import Layout
+from fullbore.session.session import store_of
+from fullbore.verify.report import VerifyReport
+from fullbore.verify.run import verify_rank
+
+PRELOAD = ("torch", "torch.distributed.device_mesh", "transformers", "transformers.models.llama.modeling_llama")
+
+SQUARED_ERROR = Objective(
+    loss_sum=lambda output, batch: ((output - batch["targets"]) ** 2).sum(),
+    count=lambda batch: batch["targets"].numel(),
+)
+
+
+def on_ranks(function: str, *arguments: Any, num_ranks: int) -> list[Any]:
+    """Results by rank of a function of this module."""
+    return launch(f"tests.support.ranks:{function}", *arguments, num_ranks=num_ranks, preload=PRELOAD)
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What one rank saw of a few pipelines' first steps."""
+
+    loss: float
+    gradients: dict[str, Tensor]
+    norm: float
+    clipped: dict[str, Tensor]
+    inf_norm: float
+    peak_activations: int
+    initial: dict[str, Tensor]
+
+
+def chain_model() -> nn.Sequential:
+    """CHAIN: w1 = 2, w2 = 3, so that loss 270, dL/dw1 270 and dL/dw2 180 for x = 1..4."""
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    with torch.no_grad():
+        for layer, value in zip(model, (2.0, 3.0), strict=True):
+            layer.weight.fill_(value)
+    return model
+
+
+def chain_batch() -> dict[str, Tensor]:
+    return {"inputs": torch.tensor([[1.0], [2.0], [3.0], [4.0]]), "targets": torch.zeros(4, 1)}
+
+
+def mlp4() -> nn.Sequential:
+    """Four Linear(8, 8) with tanh in float64, on the meta device: values come from (seed, layer name)."""
+    with torch.device("meta"):
+        layers = [nn.Sequential(nn.Linear(8, 8, dtype=torch.float64), nn.Tanh()) for _ in range(4)]
+        return nn.Sequential(*layers)
+
+
+def mlp4_batch() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    scale = torch.tensor([1.0, 10.0, 0.1, 3.0], dtype=torch.float64).repeat_interleave(2)[:, None]
+    return {
+        "inputs": torch.randn(8, 8, generator=generator, dtype=torch.float64) * scale,
+        "targets": torch.randn(8, 8, generator=generator, dtype=torch.float64),
+    }
+
+
+MODELS = {"chain": (chain_model, chain_batch), "mlp4": (mlp4, mlp4_batch)}
+
+
+def first_steps(worker: Worker, model: str, cases: Sequence[tuple[str, int]], max_norm: float) -> list[Stepped]:
+    """One step for each (schedule, m), each with a new pipeline on the same group."""
+    mesh = group(worker)
+    make, batch = MODELS[model]
+    seen = []
+    for schedule, microbatches in cases:
+        pipeline = Pipeline(
+            make(),
+            num_microbatches=microbatches,
+            schedule=schedule,
+            objective=SQUARED_ERROR,
+            device=CpuDevice(),
+            mesh=mesh,
+            timeout_s=30.0,
+        )
+        initial = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+        loss = pipeline.step(batch())
+        gradients = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
+        inf_norm = pipeline.clip_grad_norm(None, norm_type=math.inf)
+        norm = pipeline.clip_grad_norm(max_norm)
+        clipped = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
+        seen.append(Stepped(loss, gradients, norm, clipped, inf_norm, pipeline.peak_activations, initial))
+        pipeline.release()
+    mesh.close()
+    return seen
+
+
+def verify_all(worker: Worker, configs: Sequence[RunConfig]) -> list[VerifyReport | None]:
+    """`fullbore verify` for many configurations in one group of processes."""
+    return [verify_rank(worker, config, 3, None) for config in configs]
+
+
+def group(worker: Worker, *, timeout_s: float = 30.0) -> Mesh:
+    torch.set_num_threads(1)
+    store = store_of(worker) if worker.num_ranks > 1 else None
+    return Mesh(Layout(pipeline=worker.num_ranks), device=CpuDevice(), timeout_s=timeout_s, store=store)

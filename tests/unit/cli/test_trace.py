@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.trace_lint import lint
+from tests.unit.cli.test_main import run
+from tests.unit.trace.test_trace import steps_of, write
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    write(tmp_path, steps_of(*(step * 10**9 for step in range(12))))
+    return tmp_path
+
+
+def test_the_last_ten_steps_are_exported_soundly(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = run_dir / "trace.json"
+    code, out, err = run(capsys, "trace", "export", str(run_dir), "-o", str(target))
+    assert (code, err) == (0, "")
+    assert out == f"{target}: steps 2 to 11 of 2 ranks, clocks agree to 0.04 us; open it in ui.perfetto.dev\n"
+    assert lint(target.read_text()) == []
+
+
+@pytest.mark.parametrize(("window", "steps"), [("3:5", [3, 4]), (":1", [0]), ("11:", [11]), ("10:99", [10, 11])])
+def test_a_window_is_half_open(
+    window: str, steps: list[int], run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(run_dir / "trace.json")
+    code, out, _ = run(capsys, "trace", "export", str(run_dir), "-o", target, "--steps", window, "--json")
+    assert code == 0
+    assert json.loads(out) == {"path": target, "steps": steps, "clock_uncertainty_ns": 40}
+    names = {e["name"] for e in json.loads(Path(target).read_text())["traceEvents"] if e.get("tid") == 999}
+    assert names == {"thread_name", *(f"step {step}" for step in steps)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "out.json", "--steps", "20:30"], "it has 0 to 11, so --steps 0:12 is all of it"),
+        (["-o", "out.json", "--steps", "a:b"], "a window of steps is written A:B"),
+        (["-o", "none/out.json"], "cannot write none/out.json"),
+    ],
+)
+def test_bad_input_is_2(
+    arguments: list[str],
+    message: str,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(run_dir)
+    code, out, err = run(capsys, "trace", "export", ".", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
