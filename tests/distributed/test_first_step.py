@@ -87,3 +87,13 @@ def _one_process(initial: dict[str, torch.Tensor], microbatches: int) -> tuple[f
         loss.backward()
         total += float(loss.detach())
     return total, {key: weight.grad for key, weight in weights.items() if weight.grad is not None}
+
+
+def test_a_tied_weight_counts_once_and_norms_cover_all_stages() -> None:
+    """A14: gradients 3 and 4 give 5 and a factor of 0.2 (not 1/3 and 1/4); a tied scalar's true gradient is 7."""
+    for rank, seen in enumerate(on_ranks("tied_scalar", num_ranks=2)):
+        assert seen.norms_3_and_4 == (5.0, 4.0)
+        assert seen.clipped == pytest.approx((0.6, 0.8)[rank], rel=1e-6)
+        assert seen.reduced == 7.0
+        assert seen.norm == pytest.approx(7.0), "not 5, and not 9.899"
+        assert seen.owns is (rank == 0)

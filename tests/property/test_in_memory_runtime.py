@@ -40,3 +40,14 @@ def test_both_directions_on_one_communicator_hang(ranks: int) -> None:
 def test_a_shallow_receive_depth_is_enough(name: str) -> None:
     schedule = REGISTRY[name].build(4, num_microbatches=6)
     assert not run_on_threads(schedule, prefetch=1, longest_delay_s=0.0005).errors
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(2, (2, 1)), (4, (4, 3, 2, 1))])
+def test_activations_alive_under_1f1b_do_not_grow_with_microbatches(ranks: int, expected: tuple[int, ...]) -> None:
+    """A30: min(p - rank, m) on every rank, whatever m is; all forwards first keeps m."""
+    for microbatches in (ranks, 2 * ranks, 6 * ranks):
+        one = run_on_threads(REGISTRY["1f1b"].build(ranks, num_microbatches=microbatches))
+        assert one.peak_activations == expected
+        all_first = run_on_threads(REGISTRY["gpipe"].build(ranks, num_microbatches=microbatches))
+        assert all_first.peak_activations == (microbatches,) * ranks
+    assert run_on_threads(REGISTRY["1f1b"].build(ranks, num_microbatches=1)).peak_activations == (1,) * ranks

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.config.run import RunConfig
-from fullbore.models.layered import Objective
+from fullbore.ir.recipe import Layout
+from fullbore.models.layered import Objective, TiedWeight
+from fullbore.runtime.clipping import clip, global_norm
 from fullbore.runtime.device import CpuDevice
+from fullbore.runtime.gradients import GradientStore
 from fullbore.runtime.launch import Worker, launch
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
-from fullbore.ir.recipe import Layout
+from fullbore.runtime.tied import TiedGradients
 from fullbore.session.session import store_of
 from fullbore.verify.report import VerifyReport
 from fullbore.verify.run import verify_rank
@@ -115,3 +118,34 @@ def group(worker: Worker, *, timeout_s: float = 30.0) -> Mesh:
     torch.set_num_threads(1)
     store = store_of(worker) if worker.num_ranks > 1 else None
     return Mesh(Layout(pipeline=worker.num_ranks), device=CpuDevice(), timeout_s=timeout_s, store=store)
+
+
+@dataclass(frozen=True)
+class Tied:
+    """One rank's view of a tied scalar and of two gradient norms."""
+
+    reduced: float
+    owns: bool
+    norm: float
+    norms_3_and_4: tuple[float, float]
+    """2-norm and infinity norm of gradients 3 on rank 0 and 4 on rank 1."""
+
+    clipped: float
+
+
+def tied_scalar(worker: Worker) -> Tied:
+    """Two ranks, a tied scalar whose copies have gradients 3 and 4, and an untied one with the same."""
+    mesh = group(worker)
+    tied = TiedGradients([TiedWeight("w", (0, 1))], rank_of_layer=[0, 1], mesh=mesh, timeout_s=30.0)
+    own = float(3 + worker.rank)
+    alone = [torch.tensor([own])]
+    norms = (global_norm(alone, mesh=mesh), global_norm(alone, mesh=mesh, norm_type=math.inf))
+    clip(alone, norm=norms[0], max_norm=1.0)
+    weight = nn.Parameter(torch.tensor([1.0]))
+    weight.grad = torch.tensor([own])
+    store = GradientStore({"w": weight})
+    tied.reduce(store)
+    owned = [gradient for name, gradient in store.gradients().items() if tied.owns(name)]
+    seen = Tied(weight.grad.item(), tied.owns("w"), global_norm(owned, mesh=mesh), norms, alone[0].item())
+    mesh.close()
+    return seen

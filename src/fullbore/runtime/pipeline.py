@@ -125,7 +125,7 @@ class Pipeline:
             program.lanes,
             rank=self.rank,
             ranks=self._mesh.ranks,
-            backend=self._device.backend,
+            device=self._device,
             timeout_s=timeout_s,
         )
         self._step_executor = Executor(

@@ -22,6 +22,7 @@ from torch import Tensor
 from fullbore.ids import Rank
 from fullbore.ir.action import Payload
 from fullbore.ir.program import Lane
+from fullbore.runtime.device import Device
 from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout
 
 __all__ = ["TorchTransport"]
@@ -37,19 +38,23 @@ class TorchTransport:
     """
 
     def __init__(
-        self, lanes: Sequence[Lane], *, rank: int, ranks: Sequence[int], backend: str, timeout_s: float
+        self, lanes: Sequence[Lane], *, rank: int, ranks: Sequence[int], device: Device, timeout_s: float
     ) -> None:
         self._rank = rank
         self._ranks = tuple(ranks)
         self._groups: dict[_LaneKey, dist.ProcessGroup] = {}
-        timeout = timedelta(seconds=timeout_s)
+        timeout, backend = timedelta(seconds=timeout_s), device.backend
+        eager = device.torch_device if backend == "nccl" else None
         for lane in lanes:
             ends = [self._ranks[lane.sender], self._ranks[lane.receiver]]
-            group = dist.new_group(ends, timeout=timeout, backend=backend)
+            group = dist.new_group(ends, timeout=timeout, backend=backend, device_id=eager)
             if rank in (lane.sender, lane.receiver):
                 self._groups[_key(lane)] = group
-        waits: type[_Senders] = _PolledSends if backend == "nccl" else _WaitedSends
-        self._sends: dict[_LaneKey, _Senders] = {_key(lane): waits(timeout_s) for lane in lanes if rank == lane.sender}
+        self._sends: dict[_LaneKey, _Sends] = {
+            _key(lane): _PolledSends() if backend == "nccl" else _WaitedSends(timeout)
+            for lane in lanes
+            if rank == lane.sender
+        }
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
         work = _attempt(lambda: dist.isend(tensor, self._ranks[lane.receiver], group=self._groups[_key(lane)]))
@@ -85,10 +90,9 @@ class _TorchArrival:
         _attempt(lambda: self._work.wait(timedelta(seconds=timeout_s)))
 
 
-class _Senders(Protocol):
+class _Sends(Protocol):
     """The sends of one lane that are still under way, with what they send."""
 
-    def __init__(self, timeout_s: float) -> None: ...
     def add(self, work: dist.Work, tensor: Tensor) -> None: ...
     def release(self) -> None: ...
     def drain(self, timeout_s: float) -> None: ...
@@ -98,8 +102,7 @@ class _Senders(Protocol):
 class _PolledSends:
     """NCCL: a device event says when a send is done, and its memory is free from then on."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._pending: list[tuple[dist.Work, Tensor]] = []
 
     def add(self, work: dist.Work, tensor: Tensor) -> None:
@@ -121,8 +124,8 @@ class _PolledSends:
 class _WaitedSends:
     """Gloo: a thread waits for each send in turn."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout = timedelta(seconds=timeout_s)
+    def __init__(self, timeout: timedelta) -> None:
+        self._timeout = timeout
         self._queue: queue.SimpleQueue[tuple[dist.Work, Tensor] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._pending = 0

@@ -112,7 +112,7 @@ def _executor(
         rank=rank,
         engines=engines,
         transport=TorchTransport(
-            program.lanes, rank=rank, ranks=place.mesh.ranks, backend=place.device.backend, timeout_s=timeout_s
+            program.lanes, rank=rank, ranks=place.mesh.ranks, device=place.device, timeout_s=timeout_s
         ),
         allocate=lambda message, _: _buffer(message, crossing),
         recorder=recorder,

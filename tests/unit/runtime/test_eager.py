@@ -1,0 +1,97 @@
+"""The eager engine: what it keeps, when it lets go, and the gradients it leaves."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fullbore.ids import MicrobatchIndex
+from fullbore.models.layered import Microbatch, Objective
+from fullbore.runtime.eager import EagerEngine, EvaluationEngine
+
+FIRST = MicrobatchIndex(0)
+SUM = Objective(loss_sum=lambda output, _: output.sum(), count=lambda microbatch: microbatch["inputs"].numel())
+
+
+class Doubling(nn.Module):
+    """y = x * w with w = 2: keeps x and w, and not its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
+        return (microbatch["inputs"] if carried is None else carried) * self.weight
+
+
+def test_the_output_is_let_go_of_once_whoever_sends_it_does() -> None:
+    engine = EagerEngine(Doubling(), objective=None)
+    engine.begin(4)
+    output = engine.forward(FIRST, {"inputs": torch.ones(4)}, None)
+    assert output is not None
+    storage = weakref.ref(output)
+    del output
+    assert storage() is None
+    assert engine.num_live == 1
+    assert engine.backward(FIRST, torch.full((4,), 3.0)) is None
+    assert engine.num_live == 0
+
+
+def test_a_middle_stage_hands_the_gradient_of_its_input_upstream() -> None:
+    module = Doubling()
+    engine = EagerEngine(module, objective=None)
+    engine.begin(4)
+    carried = torch.arange(4.0)
+    output = engine.forward(FIRST, {}, carried)
+    assert output is not None
+    assert not output.requires_grad
+    gradient = engine.backward(FIRST, torch.full((4,), 3.0))
+    assert torch.equal(gradient, torch.full((4,), 6.0))
+    assert module.weight.grad is not None
+    assert module.weight.grad.item() == 3.0 * carried.sum().item()
+    assert not carried.requires_grad, "what arrived is not changed"
+
+
+def test_the_last_stage_divides_by_the_global_count_and_keeps_no_output() -> None:
+    engine = EagerEngine(Doubling(), objective=SUM)
+    engine.begin(10)
+    assert engine.forward(FIRST, {"inputs": torch.ones(4)}, torch.ones(4)) is None
+    assert engine.loss_sum.item() == 8.0
+    gradient = engine.backward(FIRST, None)
+    assert torch.equal(gradient, torch.full((4,), 0.2))
+
+
+def test_a_stage_where_nothing_needs_a_gradient_runs() -> None:
+    module = Doubling().requires_grad_(False)
+    engine = EagerEngine(module, objective=None)
+    engine.begin(4)
+    assert engine.forward(FIRST, {"inputs": torch.ones(4)}, None) is not None
+    assert engine.backward(FIRST, torch.ones(4)) is None
+    assert module.weight.grad is None
+
+
+def test_an_unfinished_microbatch_is_our_bug() -> None:
+    engine = EagerEngine(Doubling(), objective=None)
+    engine.begin(4)
+    engine.forward(FIRST, {"inputs": torch.ones(4)}, None)
+    with pytest.raises(AssertionError, match="no backward"):
+        engine.begin(4)
+
+
+def test_evaluation_turns_dropout_off_keeps_nothing_and_restores_the_mode() -> None:
+    class Dropping(Doubling):
+        def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
+            return nn.functional.dropout(super().forward(carried, microbatch), 0.9, training=self.training)
+
+    module = Dropping().train()
+    engine = EvaluationEngine(module, objective=SUM)
+    engine.begin()
+    assert engine.forward(FIRST, {"inputs": torch.ones(4)}, torch.ones(4)) is None
+    assert engine.loss_sum.item() == 8.0
+    assert module.training
+    assert module.weight.grad is None
+    engine.begin()
+    assert engine.loss_sum.item() == 0.0
