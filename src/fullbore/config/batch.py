@@ -10,14 +10,10 @@ mean of means: pytorch #126600).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fullbore.errors import ConfigError
 
-if TYPE_CHECKING:
-    from fullbore.config.run import RunConfig
-
-__all__ = ["DEFAULT_MICROBATCHES", "DEFAULT_MICROBATCH_SIZE", "BatchSizes", "batch_sizes"]
+__all__ = ["DEFAULT_MICROBATCHES", "DEFAULT_MICROBATCH_SIZE", "BatchSizes", "solve_sizes"]
 
 DEFAULT_MICROBATCH_SIZE = 2
 DEFAULT_MICROBATCHES = 8
@@ -33,15 +29,16 @@ class BatchSizes:
     global_batch: int
 
 
-def batch_sizes(config: RunConfig) -> BatchSizes:
-    """The sizes of ``config``, absent ones filled in.
+def solve_sizes(
+    *, microbatch_size: int | None, microbatches: int | None, global_batch: int | None, accumulation: int, data: int
+) -> BatchSizes:
+    """All sizes from the ones that are given; None is absent.
 
     Without ``global_batch`` it follows from the microbatches (2 sequences each, 8 of them, where absent). With
     ``global_batch`` the absent one of microbatch size and microbatches follows from it; where both are absent the
     microbatch size is 2, or 1 where 2 does not fit.
     """
-    size, count, total = config.batch.microbatch_size, config.pipeline.microbatches, config.batch.global_batch
-    accumulation, data = config.batch.accumulation, config.mesh.data
+    size, count, total = microbatch_size, microbatches, global_batch
     outer = accumulation * data
     if total is None:
         size = DEFAULT_MICROBATCH_SIZE if size is None else size

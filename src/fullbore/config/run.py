@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fullbore.config.batch import BatchSizes, batch_sizes
+from fullbore.config.batch import BatchSizes, solve_sizes
 from fullbore.errors import ConfigError
 
 __all__ = [
@@ -285,6 +285,17 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         batch_sizes(self)
+
+
+def batch_sizes(config: RunConfig) -> BatchSizes:
+    """The batch sizes of a configuration, absent ones filled in. Raises `ConfigError` for a contradiction."""
+    return solve_sizes(
+        microbatch_size=config.batch.microbatch_size,
+        microbatches=config.pipeline.microbatches,
+        global_batch=config.batch.global_batch,
+        accumulation=config.batch.accumulation,
+        data=config.mesh.data,
+    )
 
 
 def _need_at_least(section: str, config: msgspec.Struct, least: int, *names: str) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fullbore.config.batch import batch_sizes
-from fullbore.config.run import RunConfig
+from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost

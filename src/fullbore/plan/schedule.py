@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fullbore.config.batch import batch_sizes
-from fullbore.config.run import RunConfig
+from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.errors import ConfigError
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.registry import get

@@ -3,15 +3,13 @@
 Workers are forked from a server process that has imported torch once, so four ranks start in the time of one.
 The parent imports no torch: it hands out the address of rank 0's store, watches every worker, and when one
 fails it works out *which* failed first, ends the others and raises one error that names rank, action and cause.
-Nothing outlives the parent: workers ask the kernel to be killed with the server, and the server ends with the
-parent.
+Nothing outlives the parent: every worker watches it and leaves when it is gone.
 
 Under torchrun or another launcher none of this runs; `fullbore.runtime.mesh` joins the group that is there.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import multiprocessing
 import os
@@ -19,6 +17,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,7 +109,7 @@ def load_target(target: str) -> Callable[..., Any]:
 
 def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     """The body of a worker process."""
-    _die_with_parent()
+    _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(
         RANK=str(worker.rank), WORLD_SIZE=str(worker.num_ranks), LOCAL_RANK=str(worker.rank), MASTER_ADDR="127.0.0.1"
@@ -229,10 +228,17 @@ def _end(children: list[_Child]) -> None:
         child.pipe.close()
 
 
-def _die_with_parent() -> None:
-    """Linux: be killed when the server that forked us is gone."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def _end_with_parent() -> None:
+    """Leave when the launcher is gone, however it went. (A server's child keeps the server alive, so waiting for
+    the server to go would be waiting for oneself.)"""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is launched by somebody"
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="fullbore-parent-watch", daemon=True).start()
 
 
 def _signal_name(number: int) -> str:

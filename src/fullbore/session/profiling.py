@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from fullbore.config.batch import batch_sizes
-from fullbore.config.run import RunConfig
+from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
 from fullbore.data.batches import SampleOrder
 from fullbore.data.corpus import open_corpus

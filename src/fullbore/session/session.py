@@ -17,8 +17,7 @@ from statistics import median_low
 import torch
 import torch.distributed as dist
 
-from fullbore.config.batch import batch_sizes
-from fullbore.config.run import RunConfig
+from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
 from fullbore.data.batches import Draw, SampleOrder
 from fullbore.data.corpus import Corpus, open_corpus

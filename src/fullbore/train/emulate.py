@@ -32,14 +32,14 @@ from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.clock import ClockOffset
 from fullbore.trace.writer import TraceWriter
 from fullbore.train.history import History
-from fullbore.train.progress import open_progress
+from fullbore.train.progress import Silence, open_progress
 from fullbore.train.result import TrainResult
 
 __all__ = ["emulate_rank"]
 
 
-def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_path: str) -> TrainResult:
-    """Rehearse ``config`` with the costs of a file; every rank runs this.
+def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_path: str) -> TrainResult | None:
+    """Rehearse ``config`` with the costs of a file; every rank runs this. The result on rank 0, None elsewhere.
 
     Raises:
         CostsError: the file cannot be used, or asks for what is not built yet.
@@ -47,7 +47,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     layers, jitter = _read(Path(costs_path))
     resolved = resolve(config, costs=layers, layer_names=[layer.name for layer in layers])
     place = join(worker, config)
-    folder, rank = Path(run_dir), place.mesh.rank
+    folder, rank = Path(place.mesh.gather(run_dir)[0]), place.mesh.rank
     recipe, schedule = resolved.recipe, resolved.schedule
     assert resolved.predicted is not None, "there are costs, so there is a prediction"
     costs = resolved.predicted.stage_costs
@@ -69,7 +69,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
             schedule, costs, crossing, jitter, place=place, recorder=recorder, timeout_s=config.train.timeout_s
         )
         history = History()
-        with open_progress(steps=config.train.steps, log_every=config.train.log_every) as progress:
+        with open_progress(steps=config.train.steps) if rank == 0 else Silence() as progress:
             for step in range(config.train.steps):
                 started = time.perf_counter_ns()
                 for _ in range(recipe.accumulation):
@@ -78,11 +78,12 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
                 recorder.end_step()
                 history.step_ns.append(time.perf_counter_ns() - started)
                 bubble = history.account(spans.last, offset_ns=clock.offset_ns, mesh=place.mesh)
-                if rank == 0:
-                    progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
+                progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
     place.mesh.close()
+    if rank != 0:
+        return None
     tokens = recipe.global_batch * config.data.sequence_length
-    return history.result(run_dir=run_dir, tokens_per_step=tokens, resolved=resolved)
+    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=resolved)
 
 
 def _executor(

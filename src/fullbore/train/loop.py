@@ -10,6 +10,7 @@ from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.layer import write_costs
 from fullbore.data.batches import SampleOrder
+from fullbore.errors import DataError
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.runtime.clock import read_clock
 from fullbore.runtime.launch import Worker
@@ -21,22 +22,22 @@ from fullbore.trace.clock import ClockOffset
 from fullbore.trace.writer import TraceWriter
 from fullbore.train.history import History
 from fullbore.train.learning_rate import learning_rate
-from fullbore.train.metrics import MetricsLog
-from fullbore.train.progress import TrainProgress, open_progress
+from fullbore.train.metrics import Logger, MetricsLog
+from fullbore.train.progress import Silence, TrainProgress, open_progress
 from fullbore.train.result import TrainResult
 
 __all__ = ["train_rank"]
 
 
-def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainResult:
-    """Train as configured; every rank runs this. The result is complete on rank 0.
+def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainResult | None:
+    """Train as configured; every rank runs this. The result on rank 0, None elsewhere.
 
     Raises:
         InputError: the configuration cannot be run; the same on every rank.
         RankFailed: this rank or a neighbour failed.
     """
-    folder = Path(run_dir)
     session = open_session(worker, config)
+    folder = Path(session.place.mesh.gather(run_dir)[0])
     clock = read_clock(session.place.mesh)
     rank = session.place.mesh.rank
     if rank == 0:
@@ -50,103 +51,105 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         clock=ClockOffset(clock.offset_ns, clock.uncertainty_ns, clock.at_ns),
     ) as writer:
         pipeline = build_pipeline(session, config, instrument=writer)
-        if rank == 0:
-            with (
-                open_progress(steps=config.train.steps, log_every=config.train.log_every) as progress,
-                MetricsLog(folder, tensorboard=config.train.tensorboard) as metrics,
-            ):
-                _announce(progress, session, folder)
-                history = _Loop(session, config, pipeline).run(progress, metrics)
-        else:
-            history = _Loop(session, config, pipeline).run(None, None)
+        steps, log_every = config.train.steps, config.train.log_every
+        with (
+            open_progress(steps=steps, log_every=log_every) if rank == 0 else Silence() as progress,
+            MetricsLog(folder, tensorboard=config.train.tensorboard) if rank == 0 else Silence() as metrics,
+        ):
+            _announce(progress, session, folder)
+            history = _Loop(session, config, pipeline, progress, metrics).run()
         again = read_clock(session.place.mesh)
         writer.measured_again(ClockOffset(again.offset_ns, again.uncertainty_ns, again.at_ns))
         pipeline.close()
+    if rank != 0:
+        return None
     tokens = session.resolved.recipe.global_batch * config.data.sequence_length
-    return history.result(run_dir=run_dir, tokens_per_step=tokens, resolved=session.resolved)
+    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=session.resolved)
 
 
 class _Loop:
-    def __init__(self, session: Session, config: RunConfig, pipeline: Pipeline) -> None:
+    def __init__(
+        self, session: Session, config: RunConfig, pipeline: Pipeline, progress: TrainProgress, metrics: Logger
+    ) -> None:
         self._session = session
         self._config = config
         self._pipeline = pipeline
+        self._progress = progress
+        self._metrics = metrics
         self._optimizer = MasterOptimizer(pipeline.weights(), config=config.optimizer)
         self._batch = session.resolved.recipe.global_batch
         self._heldout = _heldout_order(session, config)
         self._history = History()
 
-    def run(self, progress: TrainProgress | None, metrics: MetricsLog | None) -> History:
+    def run(self) -> History:
         train, history = self._config.train, self._history
-        self._evaluate(progress, metrics, step=0)
-        for step in range(train.steps):
+        self._evaluate(0)
+        for step in range(1, train.steps + 1):
             started = time.perf_counter_ns()
-            loss, norm, rate = self._step(step)
+            values = self._step(step)
             self._pipeline.end_step()
             history.step_ns.append(time.perf_counter_ns() - started)
-            history.losses.append(loss)
-            bubble = history.account(
+            history.losses.append(values["loss"])
+            values["step_ns"] = history.step_ns[-1]
+            values["tokens_per_s"] = self._tokens * 1e9 / history.step_ns[-1]
+            values["bubble_fraction"] = history.account(
                 self._pipeline.last_spans(), offset_ns=self._pipeline.clock_offset_ns()[0], mesh=self._pipeline.mesh
             )
-            if progress is not None and metrics is not None:
-                values = {
-                    "loss": loss,
-                    "grad_norm": norm,
-                    "lr": rate,
-                    "tokens_per_s": self._tokens * 1e9 / history.step_ns[-1],
-                    "step_ns": history.step_ns[-1],
-                    "bubble_fraction": bubble,
-                }
-                metrics.log(values, step=step + 1)
-                progress.log(values, step=step + 1)
-                if not math.isfinite(norm):
-                    progress.say(f"step {step + 1}: the gradient norm is {norm}; no rank updated its weights")
-            if train.eval_every and ((step + 1) % train.eval_every == 0 or step + 1 == train.steps):
-                self._evaluate(progress, metrics, step=step + 1)
+            self._metrics.log(values, step=step)
+            self._progress.log(values, step=step)
+            if train.eval_every and (step % train.eval_every == 0 or step == train.steps):
+                self._evaluate(step)
         return history
 
     @property
     def _tokens(self) -> int:
         return self._batch * self._config.data.sequence_length
 
-    def _step(self, step: int) -> tuple[float, float, float]:
-        """(loss, gradient norm, learning rate) of one optimizer step."""
+    def _step(self, step: int) -> dict[str, float]:
+        """One optimizer step, counted from 1. A gradient that is not finite anywhere updates no rank."""
         pipeline, optimizer = self._pipeline, self._config.optimizer
         with pipeline.flush(Activity.DATA):
-            batch = tensors(self._session.order.draw(step * self._batch, count=self._batch))
+            batch = tensors(self._session.order.draw((step - 1) * self._batch, count=self._batch))
         loss = pipeline.step(batch)
         norm = pipeline.clip_grad_norm(optimizer.clip_norm)
-        rate = learning_rate(step, config=optimizer, steps=self._config.train.steps)
+        rate = learning_rate(step - 1, config=optimizer, steps=self._config.train.steps)
         if math.isfinite(norm):
             with pipeline.flush(Activity.OPTIMIZER):
                 self._optimizer.step(pipeline.gradients(), lr=rate)
+        else:
+            self._progress.say(f"step {step}: the gradient norm is {norm}; no rank updated its weights")
         pipeline.zero_grad()
-        return loss, norm, rate
+        return {"loss": loss, "grad_norm": norm, "lr": rate}
 
-    def _evaluate(self, progress: TrainProgress | None, metrics: MetricsLog | None, *, step: int) -> None:
+    def _evaluate(self, step: int) -> None:
         """Held-out loss, over the same held-out sequences each time."""
         if self._heldout is None or not self._config.train.eval_every:
             return
-        recipe = self._session.resolved.recipe
+        size = self._session.resolved.recipe.microbatch_size
         wanted = self._config.train.eval_batches * self._batch
-        count = min(wanted, self._heldout.num_samples) // recipe.microbatch_size * recipe.microbatch_size
-        batch = tensors(self._heldout.draw(0, count=count))
-        loss = self._pipeline.evaluate(batch, num_microbatches=count // recipe.microbatch_size)
+        count = min(wanted, self._heldout.num_samples) // size * size
+        loss = self._pipeline.evaluate(tensors(self._heldout.draw(0, count=count)), num_microbatches=count // size)
         self._history.eval_losses.append(loss)
-        if progress is not None and metrics is not None:
-            metrics.log({"eval_loss": loss}, step=step)
-            progress.say(f"step {step}: held-out loss {loss:.4f} over {count} sequences")
+        self._metrics.log({"eval_loss": loss}, step=step)
+        self._progress.say(f"step {step}: held-out loss {loss:.4f} over {count} sequences")
 
 
 def _heldout_order(session: Session, config: RunConfig) -> SampleOrder | None:
     if not len(session.corpus.heldout):
         return None
-    return SampleOrder(
+    order = SampleOrder(
         session.corpus.heldout,
         sequence_length=config.data.sequence_length,
         seed=config.data.seed,
         vocab_size=session.corpus.vocab_size,
     )
+    size = session.resolved.recipe.microbatch_size
+    if config.train.eval_every and order.num_samples < size:
+        raise DataError(
+            f"an evaluation needs at least one microbatch of {size} held-out sequences (there are {order.num_samples}); "
+            "raise data.holdout_fraction, shorten data.sequence_length, or set train.eval_every = 0"
+        )
+    return order
 
 
 def _announce(progress: TrainProgress, session: Session, folder: Path) -> None:

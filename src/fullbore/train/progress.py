@@ -13,7 +13,7 @@ from typing import Protocol, Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["BarProgress", "LineProgress", "TrainProgress", "describe", "open_progress"]
+__all__ = ["BarProgress", "LineProgress", "Silence", "TrainProgress", "describe", "open_progress"]
 
 
 class TrainProgress(Protocol):
@@ -48,6 +48,21 @@ def describe(values: Mapping[str, float]) -> str:
         "bubble_fraction": "bubble {:.1%}",
     }
     return "  ".join(text.format(values[name]) for name, text in formats.items() if name in values)
+
+
+class Silence:
+    """Says and writes nothing: what every rank but the first has."""
+
+    def log(self, values: Mapping[str, float], *, step: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 
 class LineProgress:

@@ -1,0 +1,173 @@
+"""`fullbore train` end to end on a tiny model: what it answers, what it leaves behind, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullbore.config.load import load_run
+from fullbore.costs.layer import read_costs
+from fullbore.plan.recipe_file import read_recipe
+from fullbore.timeline.span import Row
+from fullbore.trace.reader import read_trace
+from tests.support.command import ROOT, TINY_LLAMA, fullbore, processes_of, run
+
+KEYS = {
+    *("run_dir", "steps", "loss", "eval_loss", "tokens_per_s", "step_ns"),
+    *("bubble_fraction_measured", "bubble_fraction_predicted", "bottleneck_stage"),
+}
+OPTIONS = (*TINY_LLAMA, "--set", "pipeline.microbatches=4", "--set", "train.eval_batches=1")
+
+
+def sets(*pairs: str) -> tuple[str, ...]:
+    return tuple(part for pair in pairs for part in ("--set", pair))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, str]:
+    """One run of 12 steps with an evaluation every 5: (answer, run folder, stderr)."""
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    more = sets(f"train.run_dir={folder}", "train.steps=12", "train.eval_every=5", "optimizer.lr=0.01")
+    ran = fullbore("train", *OPTIONS, *more, *sets("optimizer.warmup_steps=2"), "--json")
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out), folder, ran.err
+
+
+def test_the_answer_has_the_contracts_keys(trained: tuple[dict[str, Any], Path, str]) -> None:
+    answer, folder, _ = trained
+    assert answer.keys() >= KEYS
+    assert (answer["run_dir"], answer["steps"]) == (str(folder), 12)
+    assert 0 < answer["bubble_fraction_measured"] < 1
+    assert 0 < answer["bubble_fraction_predicted"] < 1
+    assert answer["bottleneck_stage"] in (0, 1)
+
+
+def test_held_out_loss_falls_from_that_of_a_guess(trained: tuple[dict[str, Any], Path, str]) -> None:
+    answer, _, _ = trained
+    assert answer["first_eval_loss"] == pytest.approx(5.55, abs=0.15)  # ln 256 = 5.545
+    assert answer["eval_loss"] < answer["first_eval_loss"] - 0.5
+
+
+def test_the_run_folder_says_what_ran(trained: tuple[dict[str, Any], Path, str]) -> None:
+    answer, folder, _ = trained
+    config = load_run(folder / "run.toml")
+    assert (config.train.steps, config.model.config["hidden_size"]) == (12, 32)
+    layers = read_costs(folder / "profile.json")
+    assert [layer.name for layer in layers] == ["embed", *(f"layers.{i}" for i in range(4)), "head"]
+    plan = read_recipe(folder / "plan.json")
+    assert sum(plan.recipe.layers_per_stage) == 6
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert [line["step"] for line in lines if "eval_loss" in line] == [0, 5, 10, 12]
+    assert lines[-1]["eval_loss"] == answer["eval_loss"]
+    assert all(line["grad_norm"] > 0 for line in lines if "loss" in line)
+
+
+def test_every_action_of_every_step_is_in_the_trace(trained: tuple[dict[str, Any], Path, str]) -> None:
+    _, folder, _ = trained
+    trace = read_trace(folder)
+    assert trace.steps == tuple(range(1, 13))
+    for step in trace.steps:
+        timeline = trace.timeline(step)
+        for rank in (0, 1):
+            computed = timeline.on(rank, Row.COMPUTE)
+            assert {str(span.action) for span in computed} == {f"{rank}{kind}{m}" for kind in "FB" for m in range(4)}
+            for row in Row:
+                spans = timeline.on(rank, row)
+                assert all(a.end_ns <= b.start_ns for a, b in pairwise(spans))
+            assert {str(span.activity) for span in timeline.on(rank, Row.FLUSH)} >= {"data", "optimizer"}
+
+
+def test_what_was_chosen_is_said(trained: tuple[dict[str, Any], Path, str]) -> None:
+    _, _, said = trained
+    for words in ("fingerprint", "layers", "bubble predicted", "held-out loss", "step 12/12"):
+        assert words in said
+
+
+def test_an_existing_run_is_not_overwritten(trained: tuple[dict[str, Any], Path, str]) -> None:
+    _, folder, _ = trained
+    before = (folder / "metrics.jsonl").read_bytes()
+    ran = fullbore("train", *OPTIONS, *sets(f"train.run_dir={folder}"))
+    assert ran.code == 2
+    assert "already holds a run" in ran.err
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_torchrun_ranks_train_the_same_model(trained: tuple[dict[str, Any], Path, str], tmp_path: Path) -> None:
+    """The group that is there is joined; evaluation in between changes nothing (A17)."""
+    answer, folder, _ = trained
+    partition = read_recipe(folder / "plan.json").recipe.layers_per_stage
+    more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=12", "train.eval_every=0", "optimizer.lr=0.01")
+    fixed = sets("optimizer.warmup_steps=2", f"pipeline.partition={list(partition)}")
+    ran = run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "fullbore"),
+            *("train", *OPTIONS, *more, *fixed, "--json"),
+        ]
+    )
+    assert ran.code == 0, ran.err
+    again = json.loads(ran.out)
+    assert again["loss"] == answer["loss"]
+    assert again["eval_loss"] is None
+
+
+def test_a_summary_is_printed_for_a_person(tmp_path: Path) -> None:
+    ran = fullbore("train", *OPTIONS, *sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=2", "train.eval_every=0"))
+    assert ran.code == 0, ran.err
+    for words in ("r0 ", "r1 ", "slowest stage", "bubble fraction", "predicted", "trace export", "loss"):
+        assert words in ran.out
+
+
+def test_an_emulated_run_keeps_to_its_costs(tmp_path: Path) -> None:
+    """1F1B, 3 ms forward and 6 ms backward a stage, p=4, m=8: (8 + 3) * 9 = 99 ms and 27.3 % bubble, and a little."""
+    layer = {"forward_ns": 3_000_000, "backward_input_ns": 3_000_000, "backward_weight_ns": 3_000_000}
+    costs = tmp_path / "costs.json"
+    costs.write_text(json.dumps({"layers": [{"name": f"l{i}", **layer, "output_bytes": 4096} for i in range(4)]}))
+    more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=4", "pipeline.stages=4", "pipeline.microbatches=8")
+    ran = fullbore("train", "--emulate", str(costs), *more, "--json")
+    assert ran.code == 0, ran.err
+    answer = json.loads(ran.out)
+    assert answer["predicted_step_ns"] == 99_000_000
+    assert answer["bubble_fraction_predicted"] == pytest.approx(3 / 11)
+    assert answer["step_ns"] >= 99_000_000
+    assert answer["loss"] is None
+
+
+def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    marker = uuid.uuid4().hex
+    more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=5000")
+    launcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "fullbore",
+            "train",
+            *OPTIONS,
+            *sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=5000"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "FULLBORE_TEST_RUN": marker},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    metrics = tmp_path / "r" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert metrics.exists()
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait()
+    deadline = time.monotonic() + 10
+    while processes_of(marker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(marker)

@@ -1,0 +1,153 @@
+"""The documents hold: every command runs, every output that has no times in it is what is printed, every link leads
+somewhere, and the reference pages name every key, command and error."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fullbore import errors
+from fullbore.cli.main import COMMANDS
+from fullbore.config.run import RunConfig
+from tests.e2e.documents import DOCUMENTS, ROOT, Command, Section, fenced, headings, links, sections
+
+SECTIONS = [section for document in DOCUMENTS for section in sections(document) if section.commands]
+_TIMEOUT_S = 110
+
+
+@pytest.mark.timeout(360)  # several training runs in one section
+@pytest.mark.parametrize(
+    "section",
+    [pytest.param(section, id=section.name, marks=[pytest.mark.slow] if section.slow else []) for section in SECTIONS],
+)
+def test_the_commands_of_a_section_do_what_it_says(section: Section, tmp_path: Path) -> None:
+    for name, text in section.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for command in section.commands:
+        if command.how == "exists":
+            assert _exists(command.text), f"{section.name}: there is nothing behind `{command.text}`"
+            continue
+        code, output = _run(command.text, folder=tmp_path)
+        assert code == command.exit_code, f"{section.name}: `{command.text}` exited with {code}:\n{output}"
+        if command.how == "compare":
+            assert _fits(output, command), f"{section.name}: `{command.text}` printed:\n{output}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for path, anchor in links(document):
+        target = document.parent / path if path else document
+        assert target.exists(), f"{document.name} links to {path}, which does not exist"
+        if anchor:
+            assert anchor in headings(target), f"{document.name} links to {path}#{anchor}; no such heading"
+
+
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    assert (ROOT / "examples" / "own_loop.py").read_text(encoding="utf-8") in fenced(ROOT / "README.md", "python")
+
+
+def test_every_command_has_its_place_in_the_reference() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert f"\n## `fullbore {name}" in text
+
+
+def test_every_key_of_the_run_file_is_described_with_its_default() -> None:
+    text = (ROOT / "docs" / "run-file.md").read_text(encoding="utf-8")
+    for table in msgspec.structs.fields(RunConfig):
+        part = text.split(f"## `[{table.name}]`")[1].split("\n## ")[0]
+        rows = {
+            key: default
+            for keys, default in re.findall(r"^\| (`.+?`) \| (.+?) \|", part, re.MULTILINE)
+            for key in re.findall(r"`(\w+)`", keys)
+        }
+        fields = msgspec.structs.fields(table.type)
+        assert set(rows) == {item.name for item in fields}
+        for item in fields:
+            assert _value(rows[item.name]) == getattr(table.type(), item.name), f"{table.name}.{item.name}"
+
+
+def test_every_error_is_in_the_tree() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    for name in errors.__all__:
+        assert re.search(rf"^[│├└─ ]*{name}\b", text, re.MULTILINE), f"errors.md does not draw {name}"
+
+
+def test_every_schedule_has_its_page() -> None:
+    code, output = _run("fullbore schedule list --json", folder=ROOT)
+    assert code == 0
+    for entry in json.loads(output)["schedules"]:
+        assert (ROOT / "docs" / "schedules" / f"{entry['name']}.md").is_file()
+
+
+def test_a_console_block_that_does_not_say_how_it_is_run_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# page\n\n```console\n$ true\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"page.md:3: a console block needs <!-- run: ... -->"):
+        sections(page)
+
+
+def test_three_dots_stand_for_any_lines() -> None:
+    command = Command("x", ("a", "...", "c"), how="compare", exit_code=0, slow=False)
+    assert _fits("a\nb\nb\nc\n", command)
+    assert _fits("a\nc\n", command)
+    assert not _fits("a\nb\n", command)
+    assert not _fits("a\nc\nd\n", command)
+
+
+def _run(command: str, *, folder: Path) -> tuple[int, str]:
+    """Exit code, and stdout and stderr as a reader sees them. Nothing outlives the call."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    hidden = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NO_COLOR", "OMP_NUM_THREADS")
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    env |= {"PATH": path, "COLUMNS": "100", "LINES": "24", "PET_STANDALONE": "1"}
+    with subprocess.Popen(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=_TIMEOUT_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, output
+
+
+def _fits(output: str, command: Command) -> bool:
+    pattern = "".join("(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in command.shown)
+    return re.fullmatch(pattern, output.rstrip("\n") + "\n") is not None
+
+
+def _exists(command: str) -> bool:
+    """A target of the Makefile, or an installation of this folder with extras that there are."""
+    program, *arguments = command.split()
+    if program == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        return all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in arguments)
+    assert program == "pip", command
+    extras = re.findall(r"\[(.+?)\]", arguments[-1])
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in ",".join(extras).split(",") if extra)
+
+
+def _value(default: str) -> object:
+    """What a default in a table means: a TOML value in backticks, or `absent`."""
+    if default == "absent":
+        return None
+    value = tomllib.loads(f"value = {default.strip('`')}")["value"]
+    return tuple(value) if isinstance(value, list) else value
