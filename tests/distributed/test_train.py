@@ -147,14 +147,7 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
     marker = uuid.uuid4().hex
     more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=5000")
     launcher = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "fullbore",
-            "train",
-            *OPTIONS,
-            *sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=5000"),
-        ],
+        [sys.executable, "-m", "fullbore", "train", *OPTIONS, *more],
         cwd=ROOT,
         env={**os.environ, "FULLBORE_TEST_RUN": marker},
         stdout=subprocess.DEVNULL,

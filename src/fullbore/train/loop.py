@@ -146,8 +146,8 @@ def _heldout_order(session: Session, config: RunConfig) -> SampleOrder | None:
     size = session.resolved.recipe.microbatch_size
     if config.train.eval_every and order.num_samples < size:
         raise DataError(
-            f"an evaluation needs at least one microbatch of {size} held-out sequences (there are {order.num_samples}); "
-            "raise data.holdout_fraction, shorten data.sequence_length, or set train.eval_every = 0"
+            f"an evaluation needs a microbatch of {size} held-out sequences (there are {order.num_samples}); raise "
+            "data.holdout_fraction, shorten data.sequence_length, or set train.eval_every = 0"
         )
     return order
 

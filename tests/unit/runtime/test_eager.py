@@ -17,24 +17,27 @@ SUM = Objective(loss_sum=lambda output, _: output.sum(), count=lambda microbatch
 
 
 class Doubling(nn.Module):
-    """y = x * w with w = 2: keeps x and w, and not its output."""
+    """y = x * w with w = 2: autograd keeps x and w, and not the output, which ``made`` watches."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
-        return (microbatch["inputs"] if carried is None else carried) * self.weight
+        output = (microbatch["inputs"] if carried is None else carried) * self.weight
+        self.made = weakref.ref(output)
+        return output
 
 
 def test_the_output_is_let_go_of_once_whoever_sends_it_does() -> None:
-    engine = EagerEngine(Doubling(), objective=None)
+    module = Doubling()
+    engine = EagerEngine(module, objective=None)
     engine.begin(4)
     output = engine.forward(FIRST, {"inputs": torch.ones(4)}, None)
-    assert output is not None
-    storage = weakref.ref(output)
+    sent = weakref.ref(output)
     del output
-    assert storage() is None
+    assert module.made() is None, "the graph's own output is gone at once"
+    assert sent() is None, "and so is what was handed on, once it is sent"
     assert engine.num_live == 1
     assert engine.backward(FIRST, torch.full((4,), 3.0)) is None
     assert engine.num_live == 0
