@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -34,15 +36,29 @@ __all__ = ["Executor"]
 Allocate = Callable[[Message, Microbatch], Tensor]
 """An empty buffer for a message about this microbatch."""
 
+_T = TypeVar("_T")
+
 
 @dataclass(slots=True)
 class _Inbound:
-    """The receiving end of a lane during one run."""
+    """The receiving end of a lane during one walk."""
 
     lane: Lane
     num_posted: int = 0
     num_consumed: int = 0
     posted: dict[Message, tuple[Arrival, Tensor]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The state of one walk through the program."""
+
+    microbatches: Sequence[Microbatch]
+    inbound: Mapping[int, _Inbound]
+    """By lane number."""
+
+    held: dict[Message, Tensor]
+    """Arrived or produced, and not yet used."""
 
 
 class Executor:
@@ -88,22 +104,93 @@ class Executor:
             TransferStalled: a message did not arrive within the timeout.
         """
         assert len(microbatches) == self._program.num_microbatches, "one tensor tree for each microbatch"
-        run = _Run(self, microbatches)
+        walk = self._begin(microbatches)
         for instruction, cause in zip(self._instructions, self._causes, strict=True):
             match instruction:
                 case Recv():
-                    run.receive(instruction, cause)
+                    self._receive(instruction, cause, walk)
                 case Compute():
-                    run.compute(instruction)
+                    self._compute(instruction, walk)
                 case Send():
-                    run.send(instruction)
+                    self._send(instruction, walk)
         self._guard(lambda: self._transport.drain(self._timeout_s), "the end of the step", "its sends to be received")
-        assert not run.held, f"messages without a reader: {list(run.held)}"
+        assert not walk.held, f"messages without a reader: {list(walk.held)}"
 
-    def _guard(self, call: Callable[[], None], doing: str, wanted: str) -> None:
+    def _begin(self, microbatches: Sequence[Microbatch]) -> _Walk:
+        inbound = {n: _Inbound(lane) for n, lane in enumerate(self._program.lanes) if lane.receiver == self._rank}
+        walk = _Walk(microbatches, inbound, {})
+        for end in inbound.values():
+            self._top_up(end, walk)
+        return walk
+
+    def _receive(self, instruction: Recv, cause: Compute, walk: _Walk) -> None:
+        inbound, message = walk.inbound[instruction.lane], instruction.message
+        self._tell(str(cause), waiting=True)
+        arrival, buffer = inbound.posted.pop(message)
+        start = self.recorder.mark()
+        self._guard(lambda: arrival.wait(self._timeout_s), str(cause), f"the {message} from rank {inbound.lane.sender}")
+        self.recorder.waited(cause, start, self.recorder.mark())
+        walk.held[message] = buffer
+        inbound.num_consumed += 1
+        self._top_up(inbound, walk)
+
+    def _compute(self, action: Compute, walk: _Walk) -> None:
+        self._guard(self._transport.release, str(action), "its sends to be received")
+        self._tell(str(action), waiting=False)
+        self.recorder.begin_action(action)
+        start = self.recorder.mark()
+        try:
+            made = self._call_engine(action, walk)
+        except FullboreError:
+            raise
+        except Exception as error:
+            raise RankFailed(
+                f"rank {self._rank} failed in {action} ({_describe(action)}) of step {self.recorder.step}: "
+                f"{blame(error)}",
+                rank=self._rank,
+                action=str(action),
+            ) from error
+        self.recorder.compute(action, start, self.recorder.mark())
+        live = sum(engine.num_live for engine in self._engines.values())
+        self.peak_activations = max(self.peak_activations, live)
+        message = message_made(action, num_stages=self._program.placement.num_stages)
+        if message is not None:
+            assert made is not None, f"{action} must hand on the {message}"
+            walk.held[message] = made
+
+    def _send(self, instruction: Send, walk: _Walk) -> None:
+        lane, message = self._program.lanes[instruction.lane], instruction.message
+        tensor = walk.held.pop(message)
+        doing = f"sending the {message} to rank {lane.receiver}"
+        self._guard(lambda: self._transport.send(lane, tensor), doing, "the lane")
+
+    def _call_engine(self, action: Compute, walk: _Walk) -> Tensor | None:
+        engine, index = self._engines[action.stage], action.microbatch
+        needed = message_needed(action, num_stages=self._program.placement.num_stages)
+        given = None if needed is None else walk.held.pop(needed)
+        match action.kind:
+            case Kind.FORWARD:
+                return engine.forward(index, walk.microbatches[index], given)
+            case Kind.BACKWARD:
+                return engine.backward(index, given)
+            case Kind.BACKWARD_INPUT | Kind.BACKWARD_WEIGHT | Kind.RECOMPUTE:
+                raise AssertionError(f"no engine runs {action.kind}; the constructor refuses such schedules")
+
+    def _top_up(self, inbound: _Inbound, walk: _Walk) -> None:
+        """Post receives in the sender's order, as far ahead as the lane's depth allows."""
+        lane = inbound.lane
+        while inbound.num_posted < min(len(lane.messages), inbound.num_consumed + lane.depth):
+            message = lane.messages[inbound.num_posted]
+            buffer = self._allocate(message, walk.microbatches[message.microbatch])
+            post = partial(self._transport.receive, lane, buffer)
+            arrival = self._guard(post, "posting a receive", f"the {message} from rank {lane.sender}")
+            inbound.posted[message] = (arrival, buffer)
+            inbound.num_posted += 1
+
+    def _guard(self, call: Callable[[], _T], doing: str, wanted: str) -> _T:
         """Turn a transport error into one that says where this rank was and what it wanted."""
         try:
-            call()
+            return call()
         except TransferTimeout as error:
             raise TransferStalled(
                 f"rank {self._rank} waited {self._timeout_s:g} s in {doing} of step {self.recorder.step} for {wanted}",
@@ -121,92 +208,6 @@ class Executor:
     def _tell(self, doing: str, *, waiting: bool) -> None:
         if self._board is not None:
             self._board.write(self._rank, step=self.recorder.step, doing=doing, waiting=waiting)
-
-
-class _Run:
-    """The state of one walk through the program."""
-
-    def __init__(self, executor: Executor, microbatches: Sequence[Microbatch]) -> None:
-        self._x = executor
-        self._microbatches = microbatches
-        self._inbound = {
-            number: _Inbound(lane)
-            for number, lane in enumerate(executor._program.lanes)
-            if lane.receiver == executor._rank
-        }
-        self.held: dict[Message, Tensor] = {}
-        """Arrived or produced, and not yet used."""
-        for inbound in self._inbound.values():
-            self._top_up(inbound)
-
-    def receive(self, instruction: Recv, cause: Compute) -> None:
-        x, inbound = self._x, self._inbound[instruction.lane]
-        message = instruction.message
-        x._tell(str(cause), waiting=True)
-        arrival, buffer = inbound.posted.pop(message)
-        start = x.recorder.mark()
-        x._guard(lambda: arrival.wait(x._timeout_s), str(cause), f"the {message} from rank {inbound.lane.sender}")
-        x.recorder.waited(cause, start, x.recorder.mark())
-        self.held[message] = buffer
-        inbound.num_consumed += 1
-        self._top_up(inbound)
-
-    def compute(self, action: Compute) -> None:
-        x = self._x
-        x._guard(x._transport.release, str(action), "its sends to be received")
-        x._tell(str(action), waiting=False)
-        x.recorder.begin_action(action)
-        start = x.recorder.mark()
-        try:
-            made = self._call_engine(action)
-        except FullboreError:
-            raise
-        except Exception as error:
-            raise RankFailed(
-                f"rank {x._rank} failed in {action} ({_describe(action)}) of step {x.recorder.step}: {blame(error)}",
-                rank=x._rank,
-                action=str(action),
-            ) from error
-        x.recorder.compute(action, start, x.recorder.mark())
-        x.peak_activations = max(x.peak_activations, sum(engine.num_live for engine in x._engines.values()))
-        message = message_made(action, num_stages=x._program.placement.num_stages)
-        if message is not None:
-            assert made is not None, f"{action} must hand on the {message}"
-            self.held[message] = made
-
-    def send(self, instruction: Send) -> None:
-        x, lane = self._x, self._x._program.lanes[instruction.lane]
-        tensor = self.held.pop(instruction.message)
-        doing = f"sending the {instruction.message} to rank {lane.receiver}"
-        x._guard(lambda: x._transport.send(lane, tensor), doing, "the lane")
-
-    def _call_engine(self, action: Compute) -> Tensor | None:
-        x, index = self._x, action.microbatch
-        engine = x._engines[action.stage]
-        needed = message_needed(action, num_stages=x._program.placement.num_stages)
-        given = None if needed is None else self.held.pop(needed)
-        match action.kind:
-            case Kind.FORWARD:
-                return engine.forward(index, self._microbatches[index], given)
-            case Kind.BACKWARD:
-                return engine.backward(index, given)
-            case Kind.BACKWARD_INPUT | Kind.BACKWARD_WEIGHT | Kind.RECOMPUTE:
-                raise AssertionError(f"no engine runs {action.kind}; the constructor refuses such schedules")
-
-    def _top_up(self, inbound: _Inbound) -> None:
-        """Post receives in the sender's order, as far ahead as the lane's depth allows."""
-        lane = inbound.lane
-        while inbound.num_posted < min(len(lane.messages), inbound.num_consumed + lane.depth):
-            message = lane.messages[inbound.num_posted]
-            buffer = self._x._allocate(message, self._microbatches[message.microbatch])
-            self._post(inbound, message, buffer)
-            inbound.num_posted += 1
-
-    def _post(self, inbound: _Inbound, message: Message, buffer: Tensor) -> None:
-        def call() -> None:
-            inbound.posted[message] = (self._x._transport.receive(inbound.lane, buffer), buffer)
-
-        self._x._guard(call, "posting a receive", f"the {message} from rank {inbound.lane.sender}")
 
 
 def _next_computes(program: Program, rank: int) -> tuple[Compute, ...]:
