@@ -10,21 +10,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fullbore.config.run import OptimizerConfig
     from fullbore.ir.placement import Placement
     from fullbore.ir.schedule import Schedule
     from fullbore.models.layered import Objective
     from fullbore.models.profile import profile
     from fullbore.runtime.optimizer import MasterOptimizer
     from fullbore.runtime.pipeline import Pipeline
+    from fullbore.timeline.scale import TimeScale
     from fullbore.timeline.span import Timeline
     from fullbore.timeline.text import render_text
 
 __all__ = [
     "MasterOptimizer",
     "Objective",
+    "OptimizerConfig",
     "Pipeline",
     "Placement",
     "Schedule",
+    "TimeScale",
     "Timeline",
     "profile",
     "render_text",
@@ -33,9 +37,11 @@ __all__ = [
 _HOMES = {
     "MasterOptimizer": "fullbore.runtime.optimizer",
     "Objective": "fullbore.models.layered",
+    "OptimizerConfig": "fullbore.config.run",
     "Pipeline": "fullbore.runtime.pipeline",
     "Placement": "fullbore.ir.placement",
     "Schedule": "fullbore.ir.schedule",
+    "TimeScale": "fullbore.timeline.scale",
     "Timeline": "fullbore.timeline.span",
     "profile": "fullbore.models.profile",
     "render_text": "fullbore.timeline.text",

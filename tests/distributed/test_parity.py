@@ -82,3 +82,17 @@ def test_the_command_answers_with_the_contracts_keys(text: Path) -> None:
     assert document["parity"] is True
     assert {"parity", "loss", "gradients", "parameters", "undivided_batch", "not_comparable"} <= document.keys()
     assert all(entry.keys() == {"name", "max_relative_error"} for entry in document["gradients"])
+
+
+def test_a_model_that_comes_with_weights_is_compared_from_its_own_weights(text: Path) -> None:
+    """The pipeline trains the user's module in place; what it is compared with must start from before that."""
+    options = ("--set", "model.factory=tests.support.faulty:with_weights", "--set", f"data.source={text}")
+    ran = fullbore("verify", *options, "--set", "data.sequence_length=16", "--json")
+    assert ran.code == 0, ran.out
+    assert [entry["max_relative_error"] for entry in json.loads(ran.out)["initial_weights"]] == [0.0] * 5
+
+
+def test_a_fault_without_a_factor_is_refused() -> None:
+    ran = fullbore("verify", "--scale-gradient", "model.norm.weight")
+    assert ran.code == 2
+    assert "NAME=FACTOR" in ran.err

@@ -67,7 +67,7 @@ def _run_folder(config: RunConfig) -> Path:
     if config.train.run_dir is None:
         return Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = Path(config.train.run_dir)
-    if (folder / "metrics.jsonl").exists():
+    if any((folder / name).exists() for name in ("metrics.jsonl", "plan.json", "trace")):
         raise ConfigError(f"train.run_dir {folder} already holds a run; choose another folder, or remove it")
     return folder
 

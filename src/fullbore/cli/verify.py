@@ -65,7 +65,8 @@ def command(
 def _fault(text: str) -> tuple[str, float]:
     name, equals, factor = text.rpartition("=")
     try:
-        return name, float(factor) if equals else float("nan")
+        if equals and name:
+            return name, float(factor)
     except ValueError:
         pass
     raise ConfigError(f"--scale-gradient is NAME=FACTOR, as in model.norm.weight=1.001 (given {text!r})")

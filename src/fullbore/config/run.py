@@ -133,7 +133,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Microbatches m per pipeline pass; 8 where absent and nothing else fixes it."""
 
     schedule: str = "1f1b"
-    """A schedule's name, ``auto``, or a file."""
+    """A schedule's name, as `fullbore schedule list` gives them."""
 
     partition: Literal["profile", "equal", "parameters"] | tuple[int, ...] = "profile"
     """By measured time, equal counts, equal parameters, or the number of layers of each stage."""
@@ -144,7 +144,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         _need_at_least("pipeline", self, 1, "stages", "chunks", "microbatches")
         if not self.schedule:
-            raise ConfigError('pipeline.schedule is empty; use a name such as "1f1b", "auto" or a file')
+            raise ConfigError('pipeline.schedule is empty; use a name such as "1f1b"')
         if isinstance(self.partition, tuple):
             stages = self.stages * self.chunks
             if len(self.partition) != stages or min(self.partition) < 1:

@@ -19,7 +19,10 @@ from fullbore.models.next_token import next_token_objective
 from fullbore.models.protocol import HasPipelineLayers, protocol_model
 from fullbore.models.sequential import sequential_model
 
-__all__ = ["DEFAULT_VOCABULARY", "layered", "load_model"]
+__all__ = ["DEFAULT_VOCABULARY", "AnyModel", "layered", "load_model"]
+
+AnyModel = nn.Module | PreTrainedConfig | LayeredModel
+"""What can be seen as layers, if it is of a kind that says how."""
 
 DEFAULT_VOCABULARY = 256
 """Bytes."""
@@ -28,7 +31,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torc
 
 
 def layered(
-    model: nn.Module | PreTrainedConfig | LayeredModel,
+    model: AnyModel,
     *,
     dtype: torch.dtype = torch.float32,
     objective: Objective | None = None,

@@ -99,7 +99,7 @@ class Executor:
         """Run the program once over exactly its number of microbatches.
 
         Raises:
-                RankFailed: user code raised; names rank, action and cause.
+            RankFailed: user code raised; names rank, action and cause.
             NeighborLost: another rank is gone.
             TransferStalled: a message did not arrive within the timeout.
         """

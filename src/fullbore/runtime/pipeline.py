@@ -30,7 +30,7 @@ from fullbore.ir.lower import lower
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective
-from fullbore.models.load import layered
+from fullbore.models.load import AnyModel, layered
 from fullbore.models.recompute import apply_recompute
 from fullbore.partition.equal import equal
 from fullbore.runtime.batch import split_batch
@@ -75,7 +75,7 @@ class Pipeline:
 
     def __init__(
         self,
-        model: nn.Module | LayeredModel,
+        model: AnyModel,
         *,
         num_microbatches: int,
         schedule: str | Schedule = "1f1b",

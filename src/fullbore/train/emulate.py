@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.layer import LayerCost, read_costs
 from fullbore.costs.stage import StageCost
@@ -54,6 +55,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     crossing = [layers[end - 1].output_bytes for end in recipe.boundaries[1:-1]]
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
     clock = read_clock(place.mesh)
     spans = SpanList()
@@ -70,6 +72,8 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         )
         history = History()
         with open_progress(steps=config.train.steps) if rank == 0 else Silence() as progress:
+            for reason in resolved.reasons:
+                progress.say(reason)
             for step in range(config.train.steps):
                 started = time.perf_counter_ns()
                 for _ in range(recipe.accumulation):

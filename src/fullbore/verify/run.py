@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fullbore.config.run import OptimizerConfig, RunConfig
 from fullbore.errors import ConfigError
-from fullbore.models.layered import Microbatch, Objective
+from fullbore.models.layered import LayeredModel, Microbatch, Objective
+from fullbore.models.load import load_model
 from fullbore.runtime.batch import split_batch
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
@@ -52,18 +53,17 @@ def verify_rank(
     session.place.mesh.close()
     if rank != 0:
         return None
-    objective = session.model.objective
+    model = _untouched(session, config)
+    objective = model.objective
     assert objective is not None
     slices = session.resolved.recipe.microbatches * session.resolved.recipe.accumulation
     cut = [split_batch(batch, slices) for batch in batches]
-    reference = run_reference(session.model, cut, objective=objective, initial=initial, optimizer=judged)
-    whole = session.model.build_stage(
-        0, len(session.model.layer_names), seed=config.train.seed, device=torch.device("cpu")
-    )
+    reference = run_reference(model, cut, objective=objective, initial=initial, optimizer=judged)
+    whole = model.build_stage(0, len(model.layer_names), seed=config.train.seed, device=torch.device("cpu"))
     notes += not_comparable(whole.module)
     adamw: tuple[TensorError, ...] = ()
     if extra is not None:
-        again = run_reference(session.model, cut, objective=objective, initial=initial, optimizer=config.optimizer)
+        again = run_reference(model, cut, objective=objective, initial=initial, optimizer=config.optimizer)
         adamw = compare(extra.parameters, again.parameters)
     drawn = {name: weight.detach() for name, weight in whole.weights.items()}
     report = VerifyReport(
@@ -77,10 +77,15 @@ def verify_rank(
         parameters=compare(seen.parameters, reference.parameters),
         optimizer=judged.name,
         adamw_parameters=adamw,
-        undivided_batch=_undivided(session, batches[0], objective, initial, seen),
+        undivided_batch=_undivided(model, batches[0], objective, initial, seen),
         not_comparable=tuple(notes),
     )
     return replace(report, parity=not report.failures)
+
+
+def _untouched(session: Session, config: RunConfig) -> LayeredModel:
+    """The configured model once more: a user's module that came with weights is trained in place by a pipeline."""
+    return load_model(config.model, vocab_size=session.corpus.vocab_size, seed=config.train.seed)
 
 
 def _batches(session: Session, steps: int) -> list[dict[str, Tensor]]:
@@ -96,7 +101,7 @@ def _run_pipeline(
     fault: ScaledGradient | None,
 ) -> tuple[dict[str, Tensor], Observed]:
     """(initial weights and buffers, what the steps left), merged over ranks; complete on rank 0."""
-    pipeline = build_pipeline(session, config)
+    pipeline = build_pipeline(replace(session, model=_untouched(session, config)), config)
     update = MasterOptimizer(pipeline.weights(), config=optimizer)
     initial = {**_copies(pipeline.weights()), **_copies(pipeline.buffers())}
     losses: list[float] = []
@@ -148,12 +153,12 @@ def _loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def _undivided(
-    session: Session,
+    model: LayeredModel,
     batch: Microbatch,
     objective: Objective,
     initial: Mapping[str, Tensor],
     seen: Observed,
 ) -> Undivided:
     """The first step's batch in one piece."""
-    once = run_reference(session.model, [[batch]], objective=objective, initial=initial, optimizer=OptimizerConfig())
+    once = run_reference(model, [[batch]], objective=objective, initial=initial, optimizer=OptimizerConfig())
     return Undivided(_loss_error(seen.losses[:1], once.losses), worst(compare(seen.gradients, once.gradients)))
