@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from fullbore.models.sequential import sequential_model
 
 __all__ = ["DEFAULT_VOCABULARY", "AnyModel", "layered", "load_model"]
 
-AnyModel = nn.Module | PreTrainedConfig | LayeredModel
+AnyModel: TypeAlias = "nn.Module | PreTrainedConfig | LayeredModel"
 """What can be seen as layers, if it is of a kind that says how."""
 
 DEFAULT_VOCABULARY = 256
