@@ -9,7 +9,6 @@ import torch
 from transformers import LlamaConfig
 
 import fullbore
-from fullbore.timeline.scale import TimeScale
 
 text = torch.tensor(list(Path(__file__).read_bytes()))
 sizes = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 6, "num_attention_heads": 4}
@@ -26,4 +25,4 @@ with fullbore.Pipeline(LlamaConfig(vocab_size=256, **sizes), num_microbatches=4,
     timeline = pipeline.timeline()  # the last step of all ranks, on one clock
     if pipeline.rank == 0:
         print(f"loss {loss:.2f} after {step + 1} steps")
-        print(fullbore.render_text(timeline, width=100, scale=TimeScale.milliseconds()))
+        print(fullbore.render_text(timeline, width=100, scale=fullbore.TimeScale.milliseconds()))
