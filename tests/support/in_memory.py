@@ -147,7 +147,8 @@ def run_on_threads(
         for stage, engine in mine.items()
         if engine._module.weight.grad is not None
     }
-    loss = sum(float(engine.loss_sum) for mine in engines for engine in mine.values()) / count
+    sums = [engine.loss_sum for mine in engines for engine in mine.values() if engine.loss_sum is not None]
+    loss = sum(float(value) for value in sums) / count
     return Outcome(gradients, loss, tuple(e.peak_activations for e in executors), tuple(errors))
 
 

@@ -24,11 +24,14 @@ def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) 
     Sums squares in float64. Raises ConfigError for a norm other than 2 and infinity.
     """
     if norm_type == 2.0:
-        norms = torch._foreach_norm(list(owned)) if owned else ()
-        square = sum(float(norm) ** 2 for norm in norms)
+        square = 0.0
+        if owned:
+            norms = torch.stack(torch._foreach_norm(list(owned)))
+            square = float(norms.double().square().sum())
         return math.sqrt(mesh.sum([square])[0])
     if norm_type == math.inf:
-        return mesh.max([max((float(g.abs().max()) for g in owned if g.numel()), default=0.0)])[0]
+        largest = [gradient.abs().max() for gradient in owned if gradient.numel()]
+        return mesh.max([float(torch.stack(largest).max()) if largest else 0.0])[0]
     raise ConfigError(f"the gradient norm is 2 or infinity (norm_type={norm_type})")
 
 

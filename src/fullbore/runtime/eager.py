@@ -40,13 +40,14 @@ class EagerEngine:
         self._objective = objective
         self._stash: dict[MicrobatchIndex, _Stash] = {}
         self._global_count = 0
-        self.loss_sum = torch.zeros((), dtype=torch.float64)
+        self.loss_sum: Tensor | None = None
+        """What the last stage's losses add up to so far, on the stage's device: reading it is for after the step."""
 
     def begin(self, global_count: int) -> None:
         """Start a step whose loss is a mean over ``global_count`` items of the whole global batch."""
         assert not self._stash, "a microbatch of the last step has had no backward"
         self._global_count = global_count
-        self.loss_sum = torch.zeros((), dtype=torch.float64)
+        self.loss_sum = None
 
     @property
     def num_live(self) -> int:
@@ -65,7 +66,7 @@ class EagerEngine:
             loss_sum = self._objective.loss_sum(output, microbatch)
             loss = loss_sum / self._global_count if self._global_count else loss_sum * 0.0
         self._stash[index] = _Stash(loss if loss.requires_grad else None, leaf)
-        self.loss_sum = self.loss_sum + loss_sum.detach().to(self.loss_sum)
+        self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
     def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
@@ -87,10 +88,11 @@ class EvaluationEngine:
     def __init__(self, module: nn.Module, *, objective: Objective | None) -> None:
         self._module = module
         self._objective = objective
-        self.loss_sum = torch.zeros((), dtype=torch.float64)
+        self.loss_sum: Tensor | None = None
 
     def begin(self) -> None:
-        self.loss_sum = torch.zeros((), dtype=torch.float64)
+        """Start a new sum."""
+        self.loss_sum = None
 
     def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
         del index
@@ -104,8 +106,14 @@ class EvaluationEngine:
                 loss_sum = self._objective.loss_sum(output, microbatch)
         finally:
             self._module.train(was_training)
-        self.loss_sum = self.loss_sum + loss_sum.to(self.loss_sum)
+        self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
     def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
         raise AssertionError("an evaluation schedule has no backward")
+
+
+def _added(total: Tensor | None, loss_sum: Tensor) -> Tensor:
+    """In float64, and without waiting for the device."""
+    wide = loss_sum.detach().double()
+    return wide if total is None else total + wide

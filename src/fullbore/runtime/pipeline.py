@@ -328,8 +328,9 @@ class Pipeline:
             )
         return self._evaluations[slices]
 
-    def _global_loss(self, sums: Sequence[Tensor], count: int) -> float:
-        total = self._mesh.sum([sum(float(value) for value in sums)])[0]
+    def _global_loss(self, sums: Sequence[Tensor | None], count: int) -> float:
+        """Only the rank of the last stage has a sum; here it is read, once a step."""
+        total = self._mesh.sum([sum(float(value) for value in sums if value is not None)])[0]
         return total / count if count else 0.0
 
 
