@@ -96,4 +96,27 @@ def test_a_tied_weight_counts_once_and_norms_cover_all_stages() -> None:
         assert seen.clipped == pytest.approx((0.6, 0.8)[rank], rel=1e-6)
         assert seen.reduced == 7.0
         assert seen.norm == pytest.approx(7.0), "not 5, and not 9.899"
+        assert not any(math.isfinite(norm) for norm in seen.norm_with_nan), "every rank sees that one is not finite"
         assert seen.owns is (rank == 0)
+
+
+def test_copies_of_a_users_tied_weight_are_made_equal() -> None:
+    """Without a seed each rank built another value; the owner's counts from the start."""
+    (first, gradients), (last, other_gradients) = on_ranks("unseeded_tied", False, num_ranks=2)
+    assert first == last
+    assert torch.equal(gradients["0.weight"], other_gradients["0.weight"])
+
+
+def test_a_frozen_tied_weight_gets_no_gradient() -> None:
+    for weights, gradients in on_ranks("unseeded_tied", True, num_ranks=2):
+        assert len(weights) == 16
+        assert "0.weight" not in gradients
+
+
+def test_a_failed_pipeline_says_so_and_a_narrow_one_refuses_torchs_optimizers() -> None:
+    failed, again, narrow = on_ranks("reused_after_failure", num_ranks=1)[0]
+    assert failed.startswith("RankFailed: rank 0 failed in 0F0")
+    assert "ValueError: no loss today" in failed
+    assert again == "ConfigError: this pipeline has failed in an earlier step and cannot go on; build a new one"
+    assert narrow.startswith("ConfigError: a torch optimizer cannot update torch.bfloat16 weights")
+    assert "fullbore.MasterOptimizer" in narrow

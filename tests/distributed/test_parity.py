@@ -92,6 +92,17 @@ def test_a_model_that_comes_with_weights_is_compared_from_its_own_weights(text: 
     assert [entry["max_relative_error"] for entry in json.loads(ran.out)["initial_weights"]] == [0.0] * 5
 
 
+def test_dropout_of_the_models_own_configuration_is_turned_off_and_said(text: Path, tmp_path: Path) -> None:
+    """Attention dropout is a function call in transformers, so only the configuration tells."""
+    config = {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 64}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "attention_dropout": 0.3}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **heads}))
+    options = ("--set", f"model.hf={tmp_path}", "--set", f"data.source={text}", "--set", "data.sequence_length=16")
+    ran = fullbore("verify", *options, "--set", "pipeline.microbatches=2", "--json")
+    assert ran.code == 0, ran.out
+    assert [note["what"] for note in json.loads(ran.out)["not_comparable"]] == ["dropout"]
+
+
 def test_a_fault_without_a_factor_is_refused() -> None:
     ran = fullbore("verify", "--scale-gradient", "model.norm.weight")
     assert ran.code == 2

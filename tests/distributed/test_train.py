@@ -140,7 +140,23 @@ def test_an_emulated_run_keeps_to_its_costs(tmp_path: Path) -> None:
     assert answer["predicted_step_ns"] == 99_000_000
     assert answer["bubble_fraction_predicted"] == pytest.approx(3 / 11)
     assert answer["step_ns"] >= 99_000_000
+    assert 0.2 < answer["bubble_fraction_measured"] < 0.5
     assert answer["loss"] is None
+
+
+def test_accumulation_is_one_step_in_trace_and_prediction(tmp_path: Path) -> None:
+    """Three passes a step: microbatches are numbered on, and the prediction is three passes too."""
+    layer = {"forward_ns": 4_000_000, "backward_input_ns": 4_000_000, "backward_weight_ns": 4_000_000}
+    costs = tmp_path / "costs.json"
+    costs.write_text(json.dumps({"layers": [{"name": f"l{i}", **layer, "output_bytes": 64} for i in range(2)]}))
+    folder = tmp_path / "r"
+    more = sets(f"train.run_dir={folder}", "train.steps=2", "pipeline.microbatches=2", "batch.accumulation=3")
+    ran = fullbore("train", "--emulate", str(costs), *more)
+    assert ran.code == 0, ran.err
+    computed = read_trace(folder).timeline(2).on(0, Row.COMPUTE)
+    assert sorted(str(span.action) for span in computed) == sorted(f"0{kind}{m}" for kind in "FB" for m in range(6))
+    assert "predicted 108.0 ms" in ran.out  # 3 passes of (2 + 1) slots of 12 ms
+    assert read_costs(folder / "profile.json")[0].forward_ns == 4_000_000
 
 
 def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:

@@ -131,6 +131,8 @@ class Tied:
     """2-norm and infinity norm of gradients 3 on rank 0 and 4 on rank 1."""
 
     clipped: float
+    norm_with_nan: tuple[float, float]
+    """2-norm and infinity norm where rank 1's gradient is NaN."""
 
 
 def tied_scalar(worker: Worker) -> Tied:
@@ -146,6 +148,59 @@ def tied_scalar(worker: Worker) -> Tied:
     store = GradientStore({"w": weight})
     tied.reduce(store)
     owned = [gradient for name, gradient in store.gradients().items() if tied.owns(name)]
-    seen = Tied(weight.grad.item(), tied.owns("w"), global_norm(owned, mesh=mesh), norms, alone[0].item())
+    broken = [torch.tensor([float("nan") if worker.rank else 1.0])]
+    nan_norms = (global_norm(broken, mesh=mesh), global_norm(broken, mesh=mesh, norm_type=math.inf))
+    seen = Tied(weight.grad.item(), tied.owns("w"), global_norm(owned, mesh=mesh), norms, alone[0].item(), nan_norms)
     mesh.close()
     return seen
+
+
+def unseeded_tied(worker: Worker, frozen: bool) -> tuple[list[float], dict[str, Tensor]]:
+    """A user's module with a tied weight, built without a seed: other values on every rank until it is a pipeline."""
+    mesh = group(worker)
+    torch.manual_seed(worker.rank)
+    shared = nn.Linear(4, 4, bias=False).requires_grad_(not frozen)
+    other = nn.Linear(4, 4, bias=False)
+    other.weight = shared.weight
+    model = nn.Sequential(shared, nn.Linear(4, 4), other)
+    pipeline = Pipeline(
+        model, num_microbatches=2, objective=SQUARED_ERROR, device=CpuDevice(), mesh=mesh, layers_per_stage=[2, 1]
+    )
+    batch = {"inputs": torch.ones(4, 4), "targets": torch.zeros(4, 4)}
+    pipeline.step(batch)
+    name = next(name for name in pipeline.weights() if name.startswith("0.") or name.startswith("2."))
+    seen = ([float(v) for v in pipeline.weights()[name].flatten()], dict(pipeline.gradients()))
+    pipeline.close()
+    return seen
+
+
+def reused_after_failure(worker: Worker) -> list[str]:
+    """What a pipeline says after its loss raised, and what a batch of another size or a bf16 optimizer gets."""
+    mesh = group(worker)
+
+    def broken(output: Tensor, batch: Any) -> Tensor:
+        raise ValueError("no loss today")
+
+    said = []
+    pipeline = Pipeline(
+        chain_model(),
+        num_microbatches=2,
+        objective=Objective(broken, SQUARED_ERROR.count),
+        device=CpuDevice(),
+        mesh=mesh,
+    )
+    for _ in range(2):
+        try:
+            pipeline.step(chain_batch())
+        except ValueError as error:
+            said.append(f"{type(error).__name__}: {error}")
+        except RuntimeError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    narrow = Pipeline(
+        chain_model().bfloat16(), num_microbatches=2, objective=SQUARED_ERROR, device=CpuDevice(), mesh=mesh
+    )
+    try:
+        list(narrow.parameters())
+    except ValueError as error:
+        said.append(f"{type(error).__name__}: {error}")
+    return said

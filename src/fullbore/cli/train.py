@@ -11,7 +11,7 @@ import click
 from fullbore.cli.output import json_option, print_json, print_text, width
 from fullbore.cli.run_options import PRELOAD, read_config, run_options
 from fullbore.config.run import RunConfig
-from fullbore.errors import ConfigError
+from fullbore.errors import ConfigError, TraceError
 from fullbore.plan.check import check_before_start
 from fullbore.report.run import summarize_run
 from fullbore.session.ranks import run_ranks
@@ -46,7 +46,7 @@ def command(
     if as_json:
         print_json(asdict(result))
         return
-    print_text("\n" + summarize_run(folder, width=width()) + "\n" + _closing(result))
+    print_text("\n" + _summary(result) + "\n" + _closing(result))
 
 
 def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult | None:
@@ -62,10 +62,20 @@ def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult
     return result
 
 
+def _summary(result: TrainResult) -> str:
+    """A run that has finished is not failed by its report."""
+    try:
+        return summarize_run(Path(result.run_dir), width=width())
+    except TraceError as error:
+        return f"no timeline: {error}\n"
+
+
 def _run_folder(config: RunConfig) -> Path:
     """``train.run_dir``, or a new folder under ``runs/``. One that holds a run already is refused."""
     if config.train.run_dir is None:
-        return Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = datetime.now().strftime("%Y%m%d-%H%M%S")
+        taken = [path.name for path in Path("runs").glob(f"{name}*")]
+        return Path("runs") / (f"{name}-{len(taken) + 1}" if taken else name)
     folder = Path(config.train.run_dir)
     if any((folder / name).exists() for name in ("metrics.jsonl", "plan.json", "trace")):
         raise ConfigError(f"train.run_dir {folder} already holds a run; choose another folder, or remove it")
@@ -78,5 +88,6 @@ def _closing(result: TrainResult) -> str:
         lines.append(f"loss             {result.loss:.4f} nats a token in step {result.steps}")
     if result.eval_loss is not None and result.first_eval_loss is not None:
         lines.append(f"held-out loss    {result.first_eval_loss:.4f} -> {result.eval_loss:.4f} nats a token")
+    lines += [f"trace            {problem}" for problem in result.trace_problems]
     lines.append(f"step             {result.step_ns / 1e6:.1f} ms, {result.tokens_per_s:,.0f} tokens/s (medians)")
     return "\n".join(lines) + "\n"

@@ -68,8 +68,16 @@ def read_costs(path: Path) -> tuple[LayerCost, ...]:
 
 
 def write_costs(path: Path, layers: Sequence[LayerCost], **more: Any) -> None:
-    """Write a COSTS.json; ``more`` are further top-level keys (device, dtype, lengths)."""
-    path.write_text(json.dumps(costs_document(layers, **more), indent=2) + "\n", encoding="utf-8")
+    """Write a COSTS.json; ``more`` are further top-level keys (device, dtype, lengths).
+
+    Raises:
+        CostsError: the file cannot be written.
+    """
+    text = json.dumps(costs_document(layers, **more), indent=2) + "\n"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CostsError(f"cannot write the costs file {path}: {error.strerror}") from error
 
 
 def costs_document(layers: Sequence[LayerCost], **more: Any) -> dict[str, Any]:

@@ -40,6 +40,17 @@ class Corpus:
 
     description: str
 
+    def training_order(self, config: DataConfig) -> SampleOrder:
+        """The samples to train on. Raises DataError where there is not one."""
+        return self._order(self.train, config)
+
+    def heldout_order(self, config: DataConfig) -> SampleOrder | None:
+        """The samples to evaluate on; None without held-out tokens."""
+        return self._order(self.heldout, config) if len(self.heldout) else None
+
+    def _order(self, tokens: NDArray[Any], config: DataConfig) -> SampleOrder:
+        return SampleOrder(tokens, sequence_length=config.sequence_length, seed=config.seed, vocab_size=self.vocab_size)
+
 
 def open_corpus(config: DataConfig) -> Corpus:
     """Reads, tokenises and splits. Refuses a corpus too small for one sample on either side."""

@@ -25,10 +25,11 @@ __all__ = ["apply_recompute"]
 Around = Callable[[str], AbstractContextManager[None]]
 
 
-def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Around) -> None:
+def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Around) -> Callable[[], None]:
     """Make the named layers of ``stage`` recompute. Parameter names and the forward's values stay as they are.
 
-    One extra forward per layer and microbatch, under the random state of the first; none without gradients.
+    One extra forward per layer and microbatch, under the random state of the first; none without gradients. Returns
+    what takes it back.
 
     Args:
         stage: changed in place: its layers' own ``forward`` is wrapped.
@@ -52,6 +53,12 @@ def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Aroun
         before = vars(module).get("forward")
         inner = before.inner if isinstance(before, _Recomputed) else module.forward
         module.forward = _Recomputed(inner, name, around)
+
+    def undo() -> None:
+        for name in layers:
+            vars(stage.layer_modules[name]).pop("forward", None)
+
+    return undo
 
 
 class _Recomputed:

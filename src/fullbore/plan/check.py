@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
-from fullbore.ir.recipe import Layout
-from fullbore.plan.schedule import schedule_of
+from fullbore.plan.schedule import layout_of, schedule_of
 
 __all__ = ["check_before_start"]
 
@@ -16,8 +15,7 @@ def check_before_start(config: RunConfig) -> None:
     Raises:
         ConfigError, RecipeError, ScheduleError: says what would be valid.
     """
-    mesh, pipeline = config.mesh, config.pipeline
-    Layout(pipeline.stages, pipeline.chunks, mesh.tensor, mesh.data, mesh.context, mesh.expert)
+    layout_of(config)
     schedule_of(config)
     if config.train.checkpoint_every:
         raise ConfigError(

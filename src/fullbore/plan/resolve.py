@@ -15,14 +15,14 @@ from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, PartitionError
-from fullbore.ir.recipe import Layout, Recipe
+from fullbore.ir.recipe import Recipe
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.equal import equal
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import Objective
 from fullbore.partition.partition import Partition, evaluate, solve
 from fullbore.plan.recompute import recomputed_layers, with_recompute
-from fullbore.plan.schedule import schedule_of
+from fullbore.plan.schedule import layout_of, schedule_of
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.span import Timeline
@@ -86,13 +86,13 @@ def resolve(
             f"the costs are of other layers than the model's (costs: {[layer.name for layer in costs]}, "
             f"model: {list(layer_names)}); profile this model again"
         )
-    sizes, pipeline, mesh = batch_sizes(config), config.pipeline, config.mesh
+    sizes, pipeline = batch_sizes(config), config.pipeline
     schedule = schedule_of(config)
     recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
     layers = None if costs is None else with_recompute(costs, names=recomputed)
     counts, partition = _cut(config, layers=layers, schedule=schedule, num_layers=len(layer_names))
     recipe = Recipe(
-        layout=Layout(pipeline.stages, pipeline.chunks, mesh.tensor, mesh.data, mesh.context, mesh.expert),
+        layout=layout_of(config),
         microbatch_size=sizes.microbatch_size,
         microbatches=sizes.microbatches,
         layers_per_stage=counts,

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.errors import ConfigError
+from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.registry import get
 
-__all__ = ["schedule_of"]
+__all__ = ["layout_of", "schedule_of"]
+
+
+def layout_of(config: RunConfig) -> Layout:
+    """How many ranks each axis has. Raises RecipeError for an axis that is not built yet."""
+    mesh = config.mesh
+    return Layout(
+        pipeline=config.pipeline.stages,
+        chunks=config.pipeline.chunks,
+        tensor=mesh.tensor,
+        data=mesh.data,
+        context=mesh.context,
+        expert=mesh.expert,
+    )
 
 
 def schedule_of(config: RunConfig) -> Schedule:

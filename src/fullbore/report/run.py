@@ -9,6 +9,7 @@ from fullbore.plan.recipe_file import read_recipe
 from fullbore.report.summary import render_summary
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
+from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
 from fullbore.trace.reader import median_step, read_trace
 
@@ -35,7 +36,7 @@ def summarize_run(run_dir: Path, *, width: int) -> str:
 
 
 def predicted_timeline(run_dir: Path) -> Timeline | None:
-    """One pass by the plan's stage costs and free links; None where the plan has no costs."""
+    """One step by the plan's stage costs and free links, pass after pass; None where the plan has no costs."""
     try:
         plan = read_recipe(run_dir / "plan.json")
     except RecipeError:
@@ -44,4 +45,5 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
         return None
     recipe = plan.recipe
     schedule = get(recipe.schedule).build(recipe.layout.pipeline, num_microbatches=recipe.microbatches)
-    return simulate(schedule, costs=plan.stage_costs)
+    one_pass = simulate(schedule, costs=plan.stage_costs)
+    return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)

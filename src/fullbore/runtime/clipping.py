@@ -26,12 +26,13 @@ def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) 
     if norm_type == 2.0:
         square = 0.0
         if owned:
-            norms = torch.stack(torch._foreach_norm(list(owned)))
-            square = float(norms.double().square().sum())
+            norms = torch.stack(torch._foreach_norm(list(owned), 2, dtype=torch.float64))
+            square = float(norms.square().sum())
         return math.sqrt(mesh.sum([square])[0])
     if norm_type == math.inf:
         largest = [gradient.abs().max() for gradient in owned if gradient.numel()]
-        return mesh.max([float(torch.stack(largest).max()) if largest else 0.0])[0]
+        mine = float(torch.stack(largest).max()) if largest else 0.0
+        return mesh.max([mine if math.isfinite(mine) else math.inf])[0]  # a maximum over ranks may drop a NaN
     raise ConfigError(f"the gradient norm is 2 or infinity (norm_type={norm_type})")
 
 

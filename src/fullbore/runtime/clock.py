@@ -8,46 +8,34 @@ offset is then known to within half of it (D. L. Mills, Internet Time Synchroniz
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
-from fullbore.runtime.mesh import Mesh
+from fullbore.timeline.clock import ClockOffset
 
-__all__ = ["ClockReading", "read_clock"]
+__all__ = ["read_clock"]
 
 _ROUNDS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReading:
-    """Add ``offset_ns`` to this rank's time to get rank 0's, right to within ``uncertainty_ns``."""
-
-    at_ns: int
-    """When it was read, on this rank's clock."""
-
-    offset_ns: int
-    uncertainty_ns: int
-
-
-def read_clock(mesh: Mesh) -> ClockReading:
-    """Compare with rank 0. Every rank of the pipeline calls this together."""
-    group = mesh.steps_group
-    best = ClockReading(time.perf_counter_ns(), 0, 0 if mesh.rank == 0 else 2**62)
-    for other in range(1, mesh.num_ranks):
-        if mesh.rank == 0:
+def read_clock(group: dist.ProcessGroup | None, *, rank: int, ranks: Sequence[int]) -> ClockOffset:
+    """Compare with rank 0 over ``group``, whose global ranks are ``ranks``. Every rank calls this together."""
+    best = ClockOffset(0, 0 if rank == 0 else 2**62, time.perf_counter_ns())
+    for other in range(1, len(ranks)):
+        if rank == 0:
             for _ in range(_ROUNDS):
-                dist.recv(torch.empty(1, dtype=torch.int64), mesh.ranks[other], group=group)
-                dist.send(torch.tensor([time.perf_counter_ns()]), mesh.ranks[other], group=group)
-        elif mesh.rank == other:
+                dist.recv(torch.empty(1, dtype=torch.int64), ranks[other], group=group)
+                dist.send(torch.tensor([time.perf_counter_ns()]), ranks[other], group=group)
+        elif rank == other:
             for _ in range(_ROUNDS):
                 reply = torch.empty(1, dtype=torch.int64)
                 asked = time.perf_counter_ns()
-                dist.send(torch.zeros(1, dtype=torch.int64), mesh.ranks[0], group=group)
-                dist.recv(reply, mesh.ranks[0], group=group)
+                dist.send(torch.zeros(1, dtype=torch.int64), ranks[0], group=group)
+                dist.recv(reply, ranks[0], group=group)
                 heard = time.perf_counter_ns()
                 half = (heard - asked + 1) // 2
                 if half < best.uncertainty_ns:
-                    best = ClockReading(heard, int(reply.item()) - (asked + heard) // 2, half)
+                    best = ClockOffset(int(reply.item()) - (asked + heard) // 2, half, heard)
     return best

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from fullbore.errors import ConfigError
+from fullbore.runtime.transport import TransferTimeout
 
 __all__ = ["CpuDevice", "CudaDevice", "Device", "Mark", "open_device"]
 
@@ -32,6 +33,13 @@ class Device(Protocol):
     def backend(self) -> str:
         """The torch.distributed backend that moves tensors of this device."""
 
+    def wait(self, timeout_s: float) -> None:
+        """Until the device has done all work issued so far.
+
+        Raises:
+            TransferTimeout: not in time: it waits for a message that does not come.
+        """
+
     def mark(self) -> Mark:
         """Now, in the order of the work issued so far. Never blocks."""
 
@@ -45,6 +53,9 @@ class CpuDevice:
     torch_device = torch.device("cpu")
     backend = "gloo"
 
+    def wait(self, timeout_s: float) -> None:
+        del timeout_s
+
     def mark(self) -> Mark:
         return time.perf_counter_ns()
 
@@ -57,18 +68,24 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """Marks are events on the current stream, placed on the host's clock by one pair taken at the start."""
+    """Marks are events on the current stream, placed on the host's clock by a pair taken at each step."""
 
     backend = "nccl"
 
     def __init__(self, index: int) -> None:
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
-        self._origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize(self.torch_device)
-        self._origin.record()
-        self._origin.synchronize()
-        self._origin_ns = time.perf_counter_ns()
+        self._take_origin()
+
+    def wait(self, timeout_s: float) -> None:
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        deadline = time.monotonic() + timeout_s
+        while not done.query():  # type: ignore[no-untyped-call]
+            if time.monotonic() > deadline:
+                raise TransferTimeout(f"the device is not done after {timeout_s:g} s: it waits for a message")
+            time.sleep(20e-6)
 
     def mark(self) -> Mark:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -81,7 +98,16 @@ class CudaDevice:
             assert isinstance(mark, torch.cuda.Event)
             mark.synchronize()
             times.append(self._origin_ns + round(self._origin.elapsed_time(mark) * 1e6))
+        self._take_origin()
         return times
+
+    def _take_origin(self) -> None:
+        """One instant on both clocks, anew after every step: an event's distance from it is float32 milliseconds,
+        good to nanoseconds over one step and to a millisecond over hours."""
+        self._origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._origin.record()
+        self._origin.synchronize()
+        self._origin_ns = time.perf_counter_ns()
 
 
 def open_device(name: str, *, local_rank: int) -> Device:

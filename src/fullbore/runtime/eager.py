@@ -89,23 +89,27 @@ class EvaluationEngine:
         self._module = module
         self._objective = objective
         self.loss_sum: Tensor | None = None
+        self._modes: dict[nn.Module, bool] = {}
 
     def begin(self) -> None:
-        """Start a new sum."""
+        """Start a new sum, and put every module into evaluation mode until `end`."""
         self.loss_sum = None
+        self._modes = {part: part.training for part in self._module.modules()}
+        self._module.eval()
+
+    def end(self) -> None:
+        """Give every module the mode it had; parts may differ (a frozen BatchNorm)."""
+        for part, training in self._modes.items():
+            part.training = training
+        self._modes = {}
 
     def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
         del index
-        was_training = self._module.training
-        self._module.eval()
-        try:
-            with torch.no_grad():
-                output: Tensor = self._module(carried, microbatch)
-                if self._objective is None:
-                    return output.contiguous()
-                loss_sum = self._objective.loss_sum(output, microbatch)
-        finally:
-            self._module.train(was_training)
+        with torch.no_grad():
+            output: Tensor = self._module(carried, microbatch)
+            if self._objective is None:
+                return output.contiguous()
+            loss_sum = self._objective.loss_sum(output, microbatch)
         self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 

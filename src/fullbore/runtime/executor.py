@@ -24,6 +24,7 @@ from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Compute, Kind, Message, Recv, Send
 from fullbore.ir.flow import message_made, message_needed
 from fullbore.ir.program import Lane, Program
+from fullbore.ir.program_spec import check_program
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.blame import blame, first_line
 from fullbore.runtime.board import ProgressBoard
@@ -76,6 +77,7 @@ class Executor:
         board: ProgressBoard | None,
         timeout_s: float,
     ) -> None:
+        check_program(program)
         self._program = program
         self._instructions = program.instructions[rank]
         self._rank = Rank(rank)
@@ -95,8 +97,11 @@ class Executor:
                     f"the schedule asks rank {rank} for {instruction}; choose a schedule without {instruction.kind}"
                 )
 
-    def run(self, microbatches: Sequence[Microbatch]) -> None:
+    def run(self, microbatches: Sequence[Microbatch], *, first_microbatch: int = 0) -> None:
         """Run the program once over exactly its number of microbatches.
+
+        ``first_microbatch``: the number of the first one within the step, where a step takes several runs; spans and
+        messages count from it.
 
         Raises:
             RankFailed: user code raised; names rank, action and cause.
@@ -105,6 +110,7 @@ class Executor:
         """
         assert len(microbatches) == self._program.num_microbatches, "one tensor tree for each microbatch"
         walk = self._begin(microbatches)
+        self.recorder.first_microbatch = first_microbatch
         for instruction, cause in zip(self._instructions, self._causes, strict=True):
             match instruction:
                 case Recv():

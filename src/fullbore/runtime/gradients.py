@@ -11,7 +11,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GradientStore"]
+__all__ = ["WIDE_DTYPES", "GradientStore"]
+
+WIDE_DTYPES = (torch.float32, torch.float64)
+"""Parameters of these accumulate in their own ``.grad``."""
 
 
 class GradientStore:
@@ -23,7 +26,7 @@ class GradientStore:
         self._hooks = [
             weight.register_post_accumulate_grad_hook(_Widen(self._wide, name))  # type: ignore[no-untyped-call]
             for name, weight in self._weights.items()
-            if weight.requires_grad and weight.dtype not in (torch.float32, torch.float64)
+            if weight.requires_grad and weight.dtype not in WIDE_DTYPES
         ]
 
     def gradients(self) -> dict[str, Tensor]:
@@ -35,10 +38,14 @@ class GradientStore:
                 found[name] = gradient
         return found
 
+    def trains(self, name: str) -> bool:
+        """Does this weight get a gradient at all?"""
+        return self._weights[name].requires_grad
+
     def of(self, name: str) -> Tensor:
         """The accumulator of one trainable weight, zero where no microbatch has reached it."""
         weight = self._weights[name]
-        if weight.dtype in (torch.float32, torch.float64):
+        if weight.dtype in WIDE_DTYPES:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             return weight.grad

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -166,7 +167,8 @@ def _listen(child: _Child, children: list[_Child]) -> None:
         return
     if kind == "port":
         for each in children:
-            each.pipe.send(value)
+            with suppress(OSError):  # one that is gone already is found by its closed pipe
+                each.pipe.send(value)
     elif kind == "result":
         child.state, child.result = "done", value
     else:

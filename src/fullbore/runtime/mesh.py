@@ -8,6 +8,7 @@ activations.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -18,8 +19,11 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from fullbore.errors import ConfigError, NeighborLost, TransferStalled
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.blame import first_line
+from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device
+from fullbore.runtime.torch_errors import attempt
+from fullbore.runtime.transport import PeerLost, TransferTimeout
+from fullbore.timeline.clock import ClockOffset
 
 __all__ = ["Mesh", "local_rank", "world_size"]
 
@@ -67,6 +71,8 @@ class Mesh:
         self.ranks: tuple[int, ...] = (0,)
         self._owns_group = False
         self._steps: dist.ProcessGroup | None = None
+        self.clock = ClockOffset(0, 0, time.perf_counter_ns())
+        """This rank's clock against rank 0's, measured now."""
         if wanted == 1:
             return
         if not dist.is_initialized():
@@ -85,6 +91,11 @@ class Mesh:
         self.rank = pipeline.get_local_rank()
         self.ranks = tuple(pipeline.mesh.tolist())
         self._steps = dist.new_group(list(self.ranks), timeout=timedelta(seconds=timeout_s), backend="gloo")
+        self.clock = self.measure_clock()
+
+    def measure_clock(self) -> ClockOffset:
+        """Compare with rank 0 once more; every rank calls this together. Between two measurements lies the drift."""
+        return read_clock(self._steps, rank=self.rank, ranks=self.ranks)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Elementwise sum over the pipeline's ranks, in float64; the same bits on every rank."""
@@ -117,11 +128,6 @@ class Mesh:
         group: dist.ProcessGroup = dist.new_group([self.ranks[r] for r in ranks], timeout=timedelta(seconds=timeout_s))
         return group
 
-    @property
-    def steps_group(self) -> dist.ProcessGroup | None:
-        """The gloo group of the pipeline's ranks, with the run's timeout."""
-        return self._steps
-
     def close(self) -> None:
         """Leave the process group if this mesh made it."""
         if self._owns_group and dist.is_initialized():
@@ -130,17 +136,16 @@ class Mesh:
     def together(self, collective: Callable[[], object]) -> None:
         """Run something that every rank takes part in; a rank that is gone or late becomes a typed error."""
         try:
-            collective()
-        except RuntimeError as error:
-            text = first_line(error)
-            if "imed out" in text or "imeout" in text:
-                raise TransferStalled(
-                    f"rank {self.rank} waited in vain for the other ranks in a reduction ({text})",
-                    rank=self.rank,
-                    action="reduction",
-                ) from error
+            attempt(collective)
+        except TransferTimeout as error:
+            raise TransferStalled(
+                f"rank {self.rank} waited in vain for the other ranks in a reduction ({error})",
+                rank=self.rank,
+                action="reduction",
+            ) from error
+        except PeerLost as error:
             raise NeighborLost(
-                f"rank {self.rank} lost another rank in a reduction ({text})", rank=self.rank, action="reduction"
+                f"rank {self.rank} lost another rank in a reduction ({error})", rank=self.rank, action="reduction"
             ) from error
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:

@@ -14,8 +14,8 @@ Started by torchrun, each process holds one pipeline rank; started alone, it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Literal, Self
 
@@ -36,18 +36,17 @@ from fullbore.partition.equal import equal
 from fullbore.runtime.batch import split_batch
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
-from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.gradients import GradientStore
+from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.tied import TiedGradients
 from fullbore.runtime.torch_transport import TorchTransport
 from fullbore.schedules.registry import get
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
-from fullbore.timeline.shift import from_zero
+from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
 
 __all__ = ["Pipeline"]
@@ -107,6 +106,7 @@ class Pipeline:
         self._edges = _edges(self._model, layers_per_stage, self.schedule.num_stages)
 
         placement = self.schedule.placement
+        self._undo: list[Callable[[], None]] = []
         self._spans = SpanList()
         told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
         self._recorder = StepRecorder(self._device, told, rank=self.rank)
@@ -115,6 +115,8 @@ class Pipeline:
         self._gradients = GradientStore(self._weights)
         owner_of_layer = [placement.rank_of(StageIndex(s)) for s in range(len(self._edges) - 1) for _ in self._span(s)]
         self._tied = TiedGradients(self._model.tied, rank_of_layer=owner_of_layer, mesh=self._mesh, timeout_s=timeout_s)
+
+        self._tied.make_equal(self._weights)
 
         last = StageIndex(self.schedule.num_stages - 1)
         ends = {stage: self._objective if stage == last else None for stage in self._stages}
@@ -139,7 +141,8 @@ class Pipeline:
             timeout_s=timeout_s,
         )
         self._evaluations: dict[int, Executor] = {}
-        self._clock = read_clock(self._mesh)
+        self._failed = False
+        self._released = False
 
     @property
     def rank(self) -> int:
@@ -169,7 +172,18 @@ class Pipeline:
         return self._tied.names
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """This rank's weights, for a torch optimizer. A rank without any yields none."""
+        """This rank's weights, for a torch optimizer. A rank without any yields none.
+
+        Raises:
+            ConfigError: weights narrower than float32, whose gradients are not in ``.grad`` (they add up in float32).
+        """
+        narrow = [n for n, w in self._weights.items() if w.requires_grad and w.dtype not in WIDE_DTYPES]
+        if narrow:
+            raise ConfigError(
+                f"a torch optimizer cannot update {self._weights[narrow[0]].dtype} weights from float32 gradients "
+                f"({narrow[0]}); use fullbore.MasterOptimizer(pipeline.weights(), config=...) and step it with "
+                "pipeline.gradients()"
+            )
         return iter(self._weights.values())
 
     def weights(self) -> Mapping[str, nn.Parameter]:
@@ -205,7 +219,9 @@ class Pipeline:
         for engine in self._training.values():
             engine.begin(count)
         for first in range(0, len(microbatches), self._num_microbatches):
-            self._step_executor.run(self._on_device(microbatches[first : first + self._num_microbatches]))
+            with self._failing():
+                part = microbatches[first : first + self._num_microbatches]
+                self._step_executor.run(self._on_device(part), first_microbatch=first)
         with self._recorder.flush(Activity.TIED_GRADIENTS):
             self._tied.reduce(self._gradients)
         with self._recorder.flush(Activity.LOSS_REDUCE):
@@ -221,8 +237,12 @@ class Pipeline:
         for engine in self._evaluating.values():
             engine.begin()
         executor = self._evaluation(slices)
-        executor.run(self._on_device(microbatches))
-        executor.recorder.end_step()
+        executor.recorder.step = self._recorder.step
+        with self._failing():
+            executor.run(self._on_device(microbatches))
+        for engine in self._evaluating.values():
+            engine.end()
+        executor.recorder.discard()
         return self._global_loss([engine.loss_sum for engine in self._evaluating.values()], count)
 
     def clip_grad_norm(self, max_norm: float | None, *, norm_type: float = 2.0) -> float:
@@ -255,24 +275,22 @@ class Pipeline:
         self._recorder.end_step()
         return self._spans.last
 
-    def clock_offset_ns(self) -> tuple[int, int]:
-        """(what to add to this rank's times to get rank 0's, uncertainty), read at start-up."""
-        return self._clock.offset_ns, self._clock.uncertainty_ns
-
     def timeline(self) -> Timeline:
         """The last step of all ranks on rank 0's clock, from 0. Every rank calls this together."""
-        offset = self._clock.offset_ns
-        mine = [(span, offset) for span in self.last_spans()]
-        everyone = [
-            Span(span.rank, span.row, span.action, span.activity, span.start_ns + shift, span.end_ns + shift)
-            for spans in self._mesh.gather(mine)
-            for span, shift in spans
-        ]
-        return from_zero(Timeline.of(everyone, num_ranks=self.num_ranks))
+        mine = Timeline.of(self.last_spans(), num_ranks=self.num_ranks)
+        by_rank = self._mesh.gather(shifted(mine, by_ns=self._mesh.clock.offset_ns))
+        spans = [span for timeline in by_rank for span in timeline.spans]
+        return from_zero(Timeline.of(spans, num_ranks=self.num_ranks))
 
     def release(self) -> None:
         """Let go of communicators, hooks and threads, and stay in the group: another pipeline may follow."""
+        if self._released:
+            return
+        self._released = True
         self._recorder.end_step()
+        for undo in self._undo:
+            undo()
+        self._mesh.sum([0.0])  # nobody closes a lane that another still reads from
         self._transport.close()
         self._gradients.close()
 
@@ -299,8 +317,17 @@ class Pipeline:
             if name not in known:
                 raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(self._model.layer_names)}")
         here = [name for name in recompute if name in built.layers]
-        apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE))
+        self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
         return built
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """After a failure this rank's engines and lanes are in the middle of a step, and stay there."""
+        if self._failed:
+            raise ConfigError("this pipeline has failed in an earlier step and cannot go on; build a new one")
+        self._failed = True
+        yield
+        self._failed = False
 
     def _span(self, stage: int) -> range:
         return range(self._edges[stage], self._edges[stage + 1])

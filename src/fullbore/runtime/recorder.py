@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fullbore.ids import Rank
+from fullbore.ids import MicrobatchIndex, Rank
 from fullbore.ir.action import Compute, Kind
 from fullbore.runtime.device import Device, Mark
 from fullbore.timeline.instrument import Instrument
@@ -26,6 +26,8 @@ class StepRecorder:
         self._rank = Rank(rank)
         self._events: list[tuple[Row, Compute | None, Activity | None, Mark, Mark]] = []
         self._current: Compute | None = None
+        self.first_microbatch = 0
+        """Added to the microbatch of every action: several runs may make up one step."""
         self.step = 1
         """The optimizer step under way, counted from 1 as in `metrics.jsonl`."""
 
@@ -33,11 +35,17 @@ class StepRecorder:
         return self._device.mark()
 
     def compute(self, action: Compute, start: Mark, end: Mark) -> None:
-        self._events.append((Row.COMPUTE, action, None, start, end))
+        self._events.append((Row.COMPUTE, self.numbered(action), None, start, end))
 
     def waited(self, action: Compute, start: Mark, end: Mark) -> None:
         """``action`` could not start before a message had arrived."""
-        self._events.append((Row.WAIT, action, Activity.RECV_WAIT, start, end))
+        self._events.append((Row.WAIT, self.numbered(action), Activity.RECV_WAIT, start, end))
+
+    def numbered(self, action: Compute) -> Compute:
+        """The action with its microbatch counted from the start of the step."""
+        if not self.first_microbatch:
+            return action
+        return Compute(action.stage, action.kind, MicrobatchIndex(self.first_microbatch + action.microbatch))
 
     def begin_action(self, action: Compute) -> None:
         """Nested work from here on belongs to this action."""
@@ -52,7 +60,7 @@ class StepRecorder:
         try:
             yield
         finally:
-            self._events.append((Row.NESTED, action, None, start, self._device.mark()))
+            self._events.append((Row.NESTED, self.numbered(action), None, start, self._device.mark()))
 
     @contextmanager
     def flush(self, activity: Activity) -> Iterator[None]:
@@ -62,6 +70,10 @@ class StepRecorder:
             yield
         finally:
             self._events.append((Row.FLUSH, None, activity, start, self._device.mark()))
+
+    def discard(self) -> None:
+        """Forget what was recorded since the last step: it was no training step."""
+        self._events.clear()
 
     def end_step(self) -> None:
         """Hand the step's spans over. Waits for the device, once.

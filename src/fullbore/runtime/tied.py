@@ -1,17 +1,18 @@
 """Tied weights across stages: one value, several copies, one gradient.
 
-Each stage that uses a tied weight holds a copy with the same initial bits. After the last backward the copies'
+Each stage that uses a tied weight holds a copy; all start with the owner's bits. After the last backward the copies'
 gradients are summed, so every copy takes the same optimizer step and stays equal bit by bit. That happens
 before the norm, where the weight counts once (for the rank that owns it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch.distributed as dist
+from torch import nn
 
 from fullbore.models.layered import TiedWeight
 from fullbore.runtime.gradients import GradientStore
@@ -58,9 +59,17 @@ class TiedGradients:
         """Does this rank count the weight in norms and totals?"""
         return self._owner.get(name, self._rank) == self._rank
 
-    def reduce(self, gradients: GradientStore) -> None:
-        """Sum every shared weight's gradient over the ranks that use it."""
+    def make_equal(self, weights: Mapping[str, nn.Parameter]) -> None:
+        """Give every copy the owner's bits. (Drawn weights are equal already; a user's own module may not be.)"""
         for shared in self._shared:
             if self._rank in shared.ranks:
+                source = self._mesh.ranks[self._owner[shared.name]]
+                value = weights[shared.name].detach()
+                self._mesh.together(partial(dist.broadcast, value, src=source, group=shared.group))
+
+    def reduce(self, gradients: GradientStore) -> None:
+        """Sum every shared weight's gradient over the ranks that use it. A frozen one has none."""
+        for shared in self._shared:
+            if self._rank in shared.ranks and gradients.trains(shared.name):
                 gradient = gradients.of(shared.name)
                 self._mesh.together(partial(dist.all_reduce, gradient, group=shared.group))

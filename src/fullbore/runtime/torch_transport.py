@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -23,12 +25,12 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Payload
 from fullbore.ir.program import Lane
 from fullbore.runtime.device import Device
-from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout
+from fullbore.runtime.torch_errors import attempt
+from fullbore.runtime.transport import Arrival, TransferTimeout
 
 __all__ = ["TorchTransport"]
 
 _LaneKey = tuple[Rank, Rank, Payload]
-_T = TypeVar("_T")
 
 
 class TorchTransport:
@@ -44,10 +46,13 @@ class TorchTransport:
         self._ranks = tuple(ranks)
         self._groups: dict[_LaneKey, dist.ProcessGroup] = {}
         timeout, backend = timedelta(seconds=timeout_s), device.backend
+        watchdog = 2 * timeout  # NCCL's own comes last: the executor's says which message it was
         eager = device.torch_device if backend == "nccl" else None
+        self._device = device
+        self._arrival = _StreamArrival if backend == "nccl" else _HostArrival
         for lane in lanes:
             ends = [self._ranks[lane.sender], self._ranks[lane.receiver]]
-            group = dist.new_group(ends, timeout=timeout, backend=backend, device_id=eager)
+            group = dist.new_group(ends, timeout=watchdog, backend=backend, device_id=eager)
             if rank in (lane.sender, lane.receiver):
                 self._groups[_key(lane)] = group
         self._sends: dict[_LaneKey, _Sends] = {
@@ -57,14 +62,14 @@ class TorchTransport:
         }
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
-        work = _attempt(lambda: dist.isend(tensor, self._ranks[lane.receiver], group=self._groups[_key(lane)]))
+        work = attempt(lambda: dist.isend(tensor, self._ranks[lane.receiver], group=self._groups[_key(lane)]))
         assert work is not None
         self._sends[_key(lane)].add(work, tensor)
 
     def receive(self, lane: Lane, buffer: Tensor) -> Arrival:
-        work = _attempt(lambda: dist.irecv(buffer, self._ranks[lane.sender], group=self._groups[_key(lane)]))
+        work = attempt(lambda: dist.irecv(buffer, self._ranks[lane.sender], group=self._groups[_key(lane)]))
         assert work is not None
-        return _TorchArrival(work)
+        return self._arrival(work)
 
     def release(self) -> None:
         for sends in self._sends.values():
@@ -73,21 +78,40 @@ class TorchTransport:
     def drain(self, timeout_s: float) -> None:
         for sends in self._sends.values():
             sends.drain(timeout_s)
+        self._device.wait(timeout_s)
 
     def close(self) -> None:
         for sends in self._sends.values():
             sends.close()
+        for group in self._groups.values():  # in the program's lane order on both ends
+            dist.destroy_process_group(group)
         self._groups.clear()
 
 
-class _TorchArrival:
+class _HostArrival:
+    """Gloo: the host waits, for so long."""
+
     __slots__ = ("_work",)
 
     def __init__(self, work: dist.Work) -> None:
         self._work = work
 
     def wait(self, timeout_s: float) -> None:
-        _attempt(lambda: self._work.wait(timedelta(seconds=timeout_s)))
+        attempt(lambda: self._work.wait(timedelta(seconds=timeout_s)))
+
+
+class _StreamArrival:
+    """NCCL: the stream waits and the host runs ahead. (With a timeout NCCL's work polls on the host instead, so a
+    message that never comes is noticed when the step drains.)"""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: dist.Work) -> None:
+        self._work = work
+
+    def wait(self, timeout_s: float) -> None:
+        del timeout_s
+        attempt(self._work.wait)
 
 
 class _Sends(Protocol):
@@ -113,9 +137,11 @@ class _PolledSends:
             self._pending.pop(0)
 
     def drain(self, timeout_s: float) -> None:
-        for work, _ in self._pending:
-            _attempt(lambda work=work: work.wait(timedelta(seconds=timeout_s)))  # type: ignore[misc]
-        self.release()
+        deadline = time.monotonic() + timeout_s
+        while self._pending:
+            self.release()
+            if self._pending and time.monotonic() > deadline:
+                raise TransferTimeout(f"a send was not received within {timeout_s:g} s")
 
     def close(self) -> None:
         self._pending.clear()
@@ -151,14 +177,15 @@ class _WaitedSends:
 
     def close(self) -> None:
         self._queue.put(None)
+        self._thread.join(self._timeout.total_seconds())
 
     def _serve(self) -> None:
         while (entry := self._queue.get()) is not None:
             work, tensor = entry
             failure: Exception | None = None
             try:
-                _attempt(lambda work=work: work.wait(self._timeout))  # type: ignore[misc]
-            except (PeerLost, TransferTimeout) as error:
+                attempt(partial(work.wait, self._timeout))
+            except Exception as error:  # whatever it is, the rank's own thread must hear of it
                 failure = error
             del work, tensor, entry
             with self._changed:
@@ -169,14 +196,3 @@ class _WaitedSends:
 
 def _key(lane: Lane) -> _LaneKey:
     return (lane.sender, lane.receiver, lane.payload)
-
-
-def _attempt(call: Callable[[], _T]) -> _T:
-    """Give gloo's and NCCL's untyped errors a type."""
-    try:
-        return call()
-    except RuntimeError as error:
-        text = str(error)
-        if "imed out" in text or "imeout" in text:
-            raise TransferTimeout(text) from error
-        raise PeerLost(text) from error

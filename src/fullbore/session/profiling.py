@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +9,11 @@ import torch
 
 from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
-from fullbore.data.batches import SampleOrder
 from fullbore.data.corpus import open_corpus
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
 from fullbore.runtime.device import open_device
-from fullbore.session.session import tensors
+from fullbore.session.session import share_cores, tensors
 
 __all__ = ["Measured", "profile_alone"]
 
@@ -37,16 +35,10 @@ def profile_alone(config: RunConfig) -> Measured:
     Threads are shared out as in training: a CPU stage will have its share of the cores, not all of them.
     """
     device = open_device(config.train.device, local_rank=0)
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // config.pipeline.stages))
+    share_cores(config.pipeline.stages)
     corpus = open_corpus(config.data)
     model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
-    order = SampleOrder(
-        corpus.train,
-        sequence_length=config.data.sequence_length,
-        seed=config.data.seed,
-        vocab_size=corpus.vocab_size,
-    )
+    order = corpus.training_order(config.data)
     size = batch_sizes(config).microbatch_size
     layers = profile(model, tensors(order.draw(0, count=size)), device=device.torch_device, seed=config.train.seed)
     about = {

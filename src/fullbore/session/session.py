@@ -21,11 +21,11 @@ from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
 from fullbore.data.batches import Draw, SampleOrder
 from fullbore.data.corpus import Corpus, open_corpus
-from fullbore.ir.recipe import Layout
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
 from fullbore.plan.resolve import ResolvedRecipe, resolve
+from fullbore.plan.schedule import layout_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.launch import Worker
@@ -33,7 +33,17 @@ from fullbore.runtime.mesh import Mesh, local_rank
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.timeline.instrument import Instrument
 
-__all__ = ["Place", "Session", "build_pipeline", "join", "measure", "open_session", "store_of", "tensors"]
+__all__ = [
+    "Place",
+    "Session",
+    "build_pipeline",
+    "join",
+    "measure",
+    "open_session",
+    "share_cores",
+    "store_of",
+    "tensors",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +69,27 @@ class Session:
     resolved: ResolvedRecipe
 
 
-def join(worker: Worker | None, config: RunConfig) -> Place:
-    """Take this rank's place in the group; one thread per core is shared out among the ranks of a machine."""
+def join(worker: Worker | None, config: RunConfig, *, device: Device | None = None) -> Place:
+    """Take this rank's place in the group. The cores of a machine are shared out among its ranks.
+
+    ``device``: instead of the configured one.
+    """
     ranks_here = worker.num_ranks if worker is not None else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
-    device = open_device(config.train.device, local_rank=local_rank())
-    layout = Layout(
-        config.pipeline.stages,
-        config.pipeline.chunks,
-        config.mesh.tensor,
-        config.mesh.data,
-        config.mesh.context,
-        config.mesh.expert,
-    )
+    share_cores(ranks_here)
+    if device is None:
+        device = open_device(config.train.device, local_rank=local_rank())
+    layout = layout_of(config)
     store = store_of(worker) if worker is not None and worker.num_ranks > 1 else None
     mesh = Mesh(layout, device=device, timeout_s=config.train.timeout_s, store=store)
     board = ProgressBoard(worker.board, num_ranks=worker.num_ranks) if worker is not None else None
     return Place(device, mesh, board)
+
+
+def share_cores(num_ranks: int) -> None:
+    """Give this process its share of the cores it may use, unless OMP_NUM_THREADS says otherwise."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // num_ranks))
 
 
 def open_session(worker: Worker | None, config: RunConfig) -> Session:
@@ -87,12 +100,7 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
     """
     place = join(worker, config)
     corpus = open_corpus(config.data)
-    order = SampleOrder(
-        corpus.train,
-        sequence_length=config.data.sequence_length,
-        seed=config.data.seed,
-        vocab_size=corpus.vocab_size,
-    )
+    order = corpus.training_order(config.data)
     model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
     sample = tensors(order.draw(0, count=batch_sizes(config).microbatch_size))
     costs = measure(model, sample, place=place, seed=config.train.seed)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
-from fullbore.costs.layer import LayerCost, read_costs
+from fullbore.costs.layer import LayerCost, read_costs, write_costs
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ids import Rank, StageIndex
@@ -22,7 +22,7 @@ from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
-from fullbore.runtime.clock import read_clock
+from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.emulated import EmulatedEngine, Jitter
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.launch import Worker
@@ -30,7 +30,6 @@ from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.torch_transport import TorchTransport
 from fullbore.session.session import Place, join
 from fullbore.timeline.instrument import Fanout, SpanList
-from fullbore.trace.clock import ClockOffset
 from fullbore.trace.writer import TraceWriter
 from fullbore.train.history import History
 from fullbore.train.progress import Silence, open_progress
@@ -47,7 +46,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     """
     layers, jitter = _read(Path(costs_path))
     resolved = resolve(config, costs=layers, layer_names=[layer.name for layer in layers])
-    place = join(worker, config)
+    place = join(worker, config, device=CpuDevice())
     folder, rank = Path(place.mesh.gather(run_dir)[0]), place.mesh.rank
     recipe, schedule = resolved.recipe, resolved.schedule
     assert resolved.predicted is not None, "there are costs, so there is a prediction"
@@ -57,14 +56,14 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
-    clock = read_clock(place.mesh)
+        write_costs(folder / "profile.json", layers, emulated=costs_path)
     spans = SpanList()
     with TraceWriter(
         folder,
         rank=rank,
         placement=schedule.placement,
         schedule=schedule.name,
-        clock=ClockOffset(clock.offset_ns, clock.uncertainty_ns, clock.at_ns),
+        clock=place.mesh.clock,
     ) as writer:
         recorder = StepRecorder(place.device, Fanout((spans, writer)), rank=rank)
         executor = _executor(
@@ -76,18 +75,21 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
                 progress.say(reason)
             for step in range(config.train.steps):
                 started = time.perf_counter_ns()
-                for _ in range(recipe.accumulation):
-                    executor.run([{}] * recipe.microbatches)
+                for round_index in range(recipe.accumulation):
+                    first = round_index * recipe.microbatches
+                    executor.run([{}] * recipe.microbatches, first_microbatch=first)
                 place.mesh.sum([0.0])
                 recorder.end_step()
+                bubble = history.account(spans.last, num_ranks=place.mesh.num_ranks, mesh=place.mesh)
                 history.step_ns.append(time.perf_counter_ns() - started)
-                bubble = history.account(spans.last, offset_ns=clock.offset_ns, mesh=place.mesh)
                 progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
+        writer.measured_again(place.mesh.measure_clock())
+        problems = place.mesh.gather(writer.problem)
     place.mesh.close()
     if rank != 0:
         return None
     tokens = recipe.global_batch * config.data.sequence_length
-    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=resolved)
+    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=resolved, problems=problems)
 
 
 def _executor(

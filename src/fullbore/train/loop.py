@@ -12,13 +12,11 @@ from fullbore.costs.layer import write_costs
 from fullbore.data.batches import SampleOrder
 from fullbore.errors import DataError
 from fullbore.plan.recipe_file import write_recipe
-from fullbore.runtime.clock import read_clock
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.session.session import Session, build_pipeline, open_session, tensors
 from fullbore.timeline.span import Activity
-from fullbore.trace.clock import ClockOffset
 from fullbore.trace.writer import TraceWriter
 from fullbore.train.history import History
 from fullbore.train.learning_rate import learning_rate
@@ -38,7 +36,6 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
     """
     session = open_session(worker, config)
     folder = Path(session.place.mesh.gather(run_dir)[0])
-    clock = read_clock(session.place.mesh)
     rank = session.place.mesh.rank
     if rank == 0:
         _write_run_files(folder, config, session)
@@ -48,7 +45,7 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         rank=rank,
         placement=schedule.placement,
         schedule=schedule.name,
-        clock=ClockOffset(clock.offset_ns, clock.uncertainty_ns, clock.at_ns),
+        clock=session.place.mesh.clock,
     ) as writer:
         pipeline = build_pipeline(session, config, instrument=writer)
         steps, log_every = config.train.steps, config.train.log_every
@@ -58,13 +55,13 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         ):
             _announce(progress, session, folder)
             history = _Loop(session, config, pipeline, progress, metrics).run()
-        again = read_clock(session.place.mesh)
-        writer.measured_again(ClockOffset(again.offset_ns, again.uncertainty_ns, again.at_ns))
+        writer.measured_again(session.place.mesh.measure_clock())
+        problems = session.place.mesh.gather(writer.problem)
         pipeline.close()
     if rank != 0:
         return None
     tokens = session.resolved.recipe.global_batch * config.data.sequence_length
-    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=session.resolved)
+    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=session.resolved, problems=problems)
 
 
 class _Loop:
@@ -87,14 +84,13 @@ class _Loop:
         for step in range(1, train.steps + 1):
             started = time.perf_counter_ns()
             values = self._step(step)
-            self._pipeline.end_step()
+            values["bubble_fraction"] = history.account(
+                self._pipeline.last_spans(), num_ranks=self._pipeline.num_ranks, mesh=self._pipeline.mesh
+            )
             history.step_ns.append(time.perf_counter_ns() - started)
             history.losses.append(values["loss"])
             values["step_ns"] = history.step_ns[-1]
             values["tokens_per_s"] = self._tokens * 1e9 / history.step_ns[-1]
-            values["bubble_fraction"] = history.account(
-                self._pipeline.last_spans(), offset_ns=self._pipeline.clock_offset_ns()[0], mesh=self._pipeline.mesh
-            )
             self._metrics.log(values, step=step)
             self._progress.log(values, step=step)
             if train.eval_every and (step % train.eval_every == 0 or step == train.steps):
@@ -135,14 +131,9 @@ class _Loop:
 
 
 def _heldout_order(session: Session, config: RunConfig) -> SampleOrder | None:
-    if not len(session.corpus.heldout):
+    order = session.corpus.heldout_order(config.data)
+    if order is None:
         return None
-    order = SampleOrder(
-        session.corpus.heldout,
-        sequence_length=config.data.sequence_length,
-        seed=config.data.seed,
-        vocab_size=session.corpus.vocab_size,
-    )
     size = session.resolved.recipe.microbatch_size
     if config.train.eval_every and order.num_samples < size:
         raise DataError(

@@ -33,5 +33,8 @@ class TrainResult:
     predicted_step_ns: int | None
     """Compute part of a step by the simulator, without the flush."""
 
+    trace_problems: tuple[str, ...]
+    """Why a rank's trace stops early (a full disk); training goes on without it."""
+
     bottleneck_stage: int
     """The stage that computed longest in the median step."""

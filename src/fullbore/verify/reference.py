@@ -37,9 +37,11 @@ def run_reference(
     objective: Objective,
     initial: Mapping[str, Tensor],
     optimizer: OptimizerConfig,
+    device: torch.device,
 ) -> Observed:
     """Train ``batches`` (steps of microbatches) from the initial tensors (weights and buffers by full name)."""
     whole = model.whole()
+    whole.module.to(device)
     weights = load(whole.module, initial)
     update = _torch_optimizer(weights, optimizer)
     losses: list[float] = []
@@ -47,17 +49,20 @@ def run_reference(
     for step, microbatches in enumerate(batches):
         count = sum(objective.count(microbatch) for microbatch in microbatches)
         total = 0.0
-        for microbatch in microbatches:
+        for given in microbatches:
+            microbatch = {name: tensor.to(device) for name, tensor in given.items()}
             loss_sum = objective.loss_sum(whole.call(microbatch), microbatch)
             torch.autograd.backward(loss_sum / count)
             total += float(loss_sum.detach())
         losses.append(total / count)
         if step == 0:
-            first = {name: w.grad.clone() for name, w in weights.items() if w.grad is not None}
+            first = {name: w.grad.to("cpu", copy=True) for name, w in weights.items() if w.grad is not None}
         torch.nn.utils.clip_grad_norm_(list(weights.values()), optimizer.clip_norm)
         update.step()
         update.zero_grad()
-    return Observed(tuple(losses), first, {name: weight.detach().clone() for name, weight in weights.items()})
+    return Observed(
+        tuple(losses), first, {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
+    )
 
 
 def load(module: nn.Module, initial: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:

@@ -39,8 +39,8 @@ def verify_rank(
         InputError: the configuration cannot be run.
         RankFailed: this rank or a neighbour failed.
     """
-    config, notes = comparable_config(config)
     session = open_session(worker, config)
+    config, notes = comparable_config(config, session.model)
     rank = session.place.mesh.rank
     batches = _batches(session, steps)
     judged = config.optimizer
@@ -53,17 +53,19 @@ def verify_rank(
     session.place.mesh.close()
     if rank != 0:
         return None
-    model = _untouched(session, config)
+    model, device = _untouched(session, config), session.place.device.torch_device
     objective = model.objective
     assert objective is not None
     slices = session.resolved.recipe.microbatches * session.resolved.recipe.accumulation
     cut = [split_batch(batch, slices) for batch in batches]
-    reference = run_reference(model, cut, objective=objective, initial=initial, optimizer=judged)
+    reference = run_reference(model, cut, objective=objective, initial=initial, optimizer=judged, device=device)
     whole = model.build_stage(0, len(model.layer_names), seed=config.train.seed, device=torch.device("cpu"))
     notes += not_comparable(whole.module)
     adamw: tuple[TensorError, ...] = ()
     if extra is not None:
-        again = run_reference(model, cut, objective=objective, initial=initial, optimizer=config.optimizer)
+        again = run_reference(
+            model, cut, objective=objective, initial=initial, optimizer=config.optimizer, device=device
+        )
         adamw = compare(extra.parameters, again.parameters)
     drawn = {name: weight.detach() for name, weight in whole.weights.items()}
     report = VerifyReport(
@@ -77,7 +79,7 @@ def verify_rank(
         parameters=compare(seen.parameters, reference.parameters),
         optimizer=judged.name,
         adamw_parameters=adamw,
-        undivided_batch=_undivided(model, batches[0], objective, initial, seen),
+        undivided_batch=_undivided(model, batches[0], objective, initial, seen, device),
         not_comparable=tuple(notes),
     )
     return replace(report, parity=not report.failures)
@@ -158,7 +160,10 @@ def _undivided(
     objective: Objective,
     initial: Mapping[str, Tensor],
     seen: Observed,
+    device: torch.device,
 ) -> Undivided:
     """The first step's batch in one piece."""
-    once = run_reference(model, [[batch]], objective=objective, initial=initial, optimizer=OptimizerConfig())
+    once = run_reference(
+        model, [[batch]], objective=objective, initial=initial, optimizer=OptimizerConfig(), device=device
+    )
     return Undivided(_loss_error(seen.losses[:1], once.losses), worst(compare(seen.gradients, once.gradients)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from torch import nn
 
 from fullbore.config.run import RunConfig
+from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.layered import LayeredModel
 from fullbore.verify.report import NotComparable
 
 __all__ = ["comparable_config", "not_comparable"]
@@ -18,21 +18,24 @@ _DROPOUT_KEYS = (
 )
 
 
-def comparable_config(config: RunConfig) -> tuple[RunConfig, list[NotComparable]]:
-    """The configuration with what cannot be compared turned off, and a note for each such thing."""
+def comparable_config(config: RunConfig, model: LayeredModel) -> tuple[RunConfig, list[NotComparable]]:
+    """The configuration with what cannot be compared turned off, and a note for each such thing.
+
+    ``model``: as configured; a Hugging Face model's own configuration says which dropout it has.
+    """
     notes: list[NotComparable] = []
-    model = config.model
-    if model.dtype == "bfloat16":
+    section = config.model
+    if section.dtype == "bfloat16":
         notes.append(
             NotComparable("bfloat16", "rounding differs with every order of summation; verified in float32 instead")
         )
-        model = msgspec.structs.replace(model, dtype="float32")
-    dropped = {key: value for key, value in model.config.items() if key in _DROPOUT_KEYS and value}
+        section = msgspec.structs.replace(section, dtype="float32")
+    effective = model.config.to_dict() if isinstance(model, HuggingFaceModel) else {}
+    dropped = [key for key in _DROPOUT_KEYS if effective.get(key)]
     if dropped:
         notes.append(NotComparable("dropout", f"masks differ with the cut; verified with {', '.join(dropped)} at 0"))
-        overrides: dict[str, Any] = {**model.config, **dict.fromkeys(dropped, 0.0)}
-        model = msgspec.structs.replace(model, config=overrides)
-    return msgspec.structs.replace(config, model=model), notes
+        section = msgspec.structs.replace(section, config={**section.config, **dict.fromkeys(dropped, 0.0)})
+    return msgspec.structs.replace(config, model=section), notes
 
 
 def not_comparable(module: nn.Module) -> list[NotComparable]:

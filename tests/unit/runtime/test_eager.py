@@ -84,17 +84,23 @@ def test_an_unfinished_microbatch_is_our_bug() -> None:
         engine.begin(4)
 
 
-def test_evaluation_turns_dropout_off_keeps_nothing_and_restores_the_mode() -> None:
+def test_evaluation_turns_dropout_off_keeps_nothing_and_restores_every_mode() -> None:
     class Dropping(Doubling):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.BatchNorm1d(1).eval()
+
         def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
             return nn.functional.dropout(super().forward(carried, microbatch), 0.9, training=self.training)
 
-    module = Dropping().train()
+    module = Dropping()
     engine = EvaluationEngine(module, objective=SUM)
     engine.begin()
     assert engine.forward(FIRST, {"inputs": torch.ones(4)}, torch.ones(4)) is None
+    engine.end()
+    assert engine.loss_sum is not None
     assert engine.loss_sum.item() == 8.0
-    assert module.training
+    assert (module.training, module.frozen.training) == (True, False)
     assert module.weight.grad is None
     engine.begin()
     assert engine.loss_sum is None
