@@ -14,12 +14,19 @@ from fullbore.config.run import RunConfig
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
 
-__all__ = ["PRELOAD", "import_from_here", "read_config", "run_options"]
+__all__ = ["TORCH", "import_from_here", "preload", "read_config", "run_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-PRELOAD = ("torch", "torch.distributed.device_mesh", "transformers", "transformers.models.llama.modeling_llama")
-"""What worker processes need and what takes long to import; imported once and inherited by all ranks."""
+TORCH = ("torch", "torch.distributed.device_mesh")
+"""All that workers without a Hugging Face model need."""
+
+_TRANSFORMERS = ("transformers", "transformers.models.llama.modeling_llama")
+
+
+def preload(config: RunConfig) -> tuple[str, ...]:
+    """What the workers of this run will need and what takes long to import: imported once, inherited by all ranks."""
+    return TORCH if config.model.factory is not None else (*TORCH, *_TRANSFORMERS)
 
 
 def run_options(command: _Command) -> _Command:

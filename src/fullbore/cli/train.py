@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fullbore.cli.output import json_option, print_json, print_text, width
-from fullbore.cli.run_options import PRELOAD, read_config, run_options
+from fullbore.cli.run_options import TORCH, preload, read_config, run_options
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError, TraceError
 from fullbore.plan.check import check_before_start
@@ -53,12 +53,11 @@ def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult
     """Rank 0's result; None on the other ranks of a group that torchrun started."""
     ranks = config.pipeline.stages
     result: TrainResult | None
-    if emulate is not None:
-        result = run_ranks(
-            "fullbore.train.emulate:emulate_rank", config, str(folder), str(emulate), num_ranks=ranks, preload=PRELOAD
-        )
+    if emulate is None:
+        target, given, loads = "fullbore.train.loop:train_rank", (), preload(config)
     else:
-        result = run_ranks("fullbore.train.loop:train_rank", config, str(folder), num_ranks=ranks, preload=PRELOAD)
+        target, given, loads = "fullbore.train.emulate:emulate_rank", (str(emulate),), TORCH
+    result = run_ranks(target, config, str(folder), *given, num_ranks=ranks, preload=loads)
     return result
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.cli.run_options import PRELOAD, read_config, run_options
+from fullbore.cli.run_options import preload, read_config, run_options
 from fullbore.errors import ConfigError
 from fullbore.plan.check import check_before_start
 from fullbore.session.ranks import run_ranks
@@ -49,8 +49,9 @@ def command(
     config = read_config(run, recipe=recipe, overrides=overrides)
     check_before_start(config)
     fault = None if scale_gradient is None else ScaledGradient(*_fault(scale_gradient))
+    ranks, loads = config.pipeline.stages, preload(config)
     report: VerifyReport | None = run_ranks(
-        "fullbore.verify.run:verify_rank", config, steps, fault, num_ranks=config.pipeline.stages, preload=PRELOAD
+        "fullbore.verify.run:verify_rank", config, steps, fault, num_ranks=ranks, preload=loads
     )
     if report is None:
         return

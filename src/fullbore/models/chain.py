@@ -94,6 +94,10 @@ class ChainModel:
         return tuple(layer.name for layer in self._layers)
 
     @property
+    def vocab_size(self) -> None:
+        return None
+
+    @property
     def tied(self) -> tuple[TiedWeight, ...]:
         return self._names.tied
 

@@ -125,6 +125,10 @@ class HuggingFaceModel:
         return tuple(layer.name for layer in self._layers)
 
     @property
+    def vocab_size(self) -> int:
+        return int(self._model.config.vocab_size)
+
+    @property
     def tied(self) -> tuple[TiedWeight, ...]:
         return self._names.tied
 

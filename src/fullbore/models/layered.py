@@ -96,6 +96,10 @@ class LayeredModel(Protocol):
         """``embed``, each block, ``head`` for a language model; child names for a Sequential."""
 
     @property
+    def vocab_size(self) -> int | None:
+        """Rows of the token embedding; None where the model does not say."""
+
+    @property
     def tied(self) -> tuple[TiedWeight, ...]:
         """Every weight that more than one layer uses."""
 

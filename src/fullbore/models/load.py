@@ -1,23 +1,28 @@
-"""Where models enter: by what they are (`layered`), or as a run file's ``[model]`` section says (`load_model`)."""
+"""Where models enter: by what they are (`layered`), or as a run file's ``[model]`` section says (`load_model`).
+
+transformers takes seconds to import, so its adapter is imported when a model asks for it and not before.
+"""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
 
 from fullbore.config.run import ModelConfig
 from fullbore.errors import ModelError
-from fullbore.models.hf_config import builtin_config, override, read_config
-from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.models.next_token import next_token_objective
 from fullbore.models.protocol import HasPipelineLayers, protocol_model
 from fullbore.models.sequential import sequential_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+    from fullbore.models.hugging_face import HuggingFaceModel
 
 __all__ = ["DEFAULT_VOCABULARY", "AnyModel", "layered", "load_model"]
 
@@ -45,10 +50,10 @@ def layered(
     Raises:
         ModelError: the kind is not understood. Nothing is guessed: a wrong guess splits silently wrong.
     """
-    if isinstance(model, PreTrainedConfig):
-        return HuggingFaceModel.from_config(model, dtype=dtype)
-    if isinstance(model, PreTrainedModel):
-        return HuggingFaceModel(model)
+    if _is_hugging_face(model, kind="PreTrainedConfig"):
+        return _adapter().from_config(model, dtype=dtype)
+    if _is_hugging_face(model, kind="PreTrainedModel"):
+        return _adapter()(model)
     if not isinstance(model, nn.Module):
         if isinstance(model, LayeredModel):
             return model
@@ -76,25 +81,44 @@ def load_model(config: ModelConfig, *, vocab_size: int | None = None, seed: int 
     """
     if config.compile:
         raise ModelError("model.compile = true is not built yet; set it to false")
-    dtype = _DTYPES[config.dtype]
-    if config.factory is not None:
-        made = _call(config.factory, seed=seed)
-        if not isinstance(made, PreTrainedConfig):
-            if config.config:
-                raise ModelError(
-                    f"model.config overrides a Hugging Face configuration, but {config.factory} gives a "
-                    f"{_kind(made)}; have it return the configuration, or remove model.config"
-                )
-            _need_dtype(made, dtype=dtype, where=config.factory)
-            return _holding(layered(made, objective=next_token_objective()), vocab_size=vocab_size)
+    made = None if config.factory is None else _call(config.factory, seed=seed)
+    if made is not None and not _is_hugging_face(made, kind="PreTrainedConfig"):
+        if config.config:
+            raise ModelError(
+                f"model.config overrides a Hugging Face configuration, but {config.factory} gives a "
+                f"{_kind(made)}; have it return the configuration, or remove model.config"
+            )
+        _need_dtype(made, dtype=_DTYPES[config.dtype], where=str(config.factory))
+        model = layered(made, objective=next_token_objective())
+    else:
+        model = _configured(config, made, vocab_size=vocab_size)
+    _need_rows(model, vocab_size=vocab_size)
+    return model
+
+
+def _configured(config: ModelConfig, made: PreTrainedConfig | None, *, vocab_size: int | None) -> LayeredModel:
+    """A Hugging Face model from a factory's configuration, a folder's, or the built-in one."""
+    from fullbore.models.hf_config import builtin_config, override, read_config
+
+    if made is not None:
         found = made
     elif config.hf is not None:
         found = read_config(Path(config.hf))
     else:
         found = builtin_config(vocab_size=vocab_size or DEFAULT_VOCABULARY)
     pretrained = Path(config.hf) if config.from_pretrained and config.hf is not None else None
-    model = HuggingFaceModel.from_config(override(found, config.config), dtype=dtype, pretrained=pretrained)
-    return _holding(model, vocab_size=vocab_size)
+    return _adapter().from_config(override(found, config.config), dtype=_DTYPES[config.dtype], pretrained=pretrained)
+
+
+def _is_hugging_face(model: object, *, kind: str) -> bool:
+    """Is it an instance of transformers' class of that name? Needs no import: what is there has been imported."""
+    return any(c.__name__ == kind and c.__module__.startswith("transformers.") for c in type(model).__mro__)
+
+
+def _adapter() -> type[HuggingFaceModel]:
+    from fullbore.models.hugging_face import HuggingFaceModel
+
+    return HuggingFaceModel
 
 
 def _call(factory: str, *, seed: int) -> Any:
@@ -122,14 +146,14 @@ def _need_dtype(model: Any, *, dtype: torch.dtype, where: str) -> None:
             )
 
 
-def _holding(model: LayeredModel, *, vocab_size: int | None) -> LayeredModel:
-    """The model, if every token has a row in its embedding."""
-    if isinstance(model, HuggingFaceModel) and vocab_size is not None and model.config.vocab_size < vocab_size:
+def _need_rows(model: LayeredModel, *, vocab_size: int | None) -> None:
+    """Every token has a row in the embedding, where the model says how many it has."""
+    held = model.vocab_size
+    if vocab_size is not None and held is not None and held < vocab_size:
         raise ModelError(
-            f"the tokenizer has {vocab_size} tokens, but the model's vocabulary is {model.config.vocab_size}; set "
+            f"the tokenizer has {vocab_size} tokens, but the model's vocabulary is {held}; set "
             f"config = {{ vocab_size = {vocab_size} }} under [model], or use the model's tokenizer"
         )
-    return model
 
 
 def _kind(model: object) -> str:
