@@ -53,6 +53,7 @@ def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult
     """Rank 0's result; None on the other ranks of a group that torchrun started."""
     ranks = config.pipeline.stages
     result: TrainResult | None
+    given: tuple[str, ...]
     if emulate is None:
         target, given, loads = "fullbore.train.loop:train_rank", (), preload(config)
     else:
