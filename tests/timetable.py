@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank
@@ -14,15 +14,33 @@ from fullbore.timeline.span import Row, Timeline
 _MARKS = {Kind.FORWARD: "", Kind.BACKWARD: "'", Kind.BACKWARD_INPUT: "'", Kind.BACKWARD_WEIGHT: "w"}
 
 
+_NUMBERS = tuple(map(str, range(26)))
+_ALPHABETS = (_NUMBERS, tuple("abcdefghijklmnopqrstuvwxyz"), tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+
+
 def timetable(timeline: Timeline) -> list[str]:
     """One line a rank; a cell is repeated for every tick that its action takes."""
+    return _lines(timeline, lambda rank, action: str(action.microbatch))
+
+
+def timetable_of_chunks(timeline: Timeline) -> list[str]:
+    """The same for ranks with several stages: microbatches 0 1 2 of the first are a b c of the second, A B C of the
+    third."""
+    stages = [
+        sorted({span.action.stage for span in timeline.on(rank, Row.COMPUTE) if span.action is not None})
+        for rank in range(timeline.num_ranks)
+    ]
+    return _lines(timeline, lambda rank, action: _ALPHABETS[stages[rank].index(action.stage)][action.microbatch])
+
+
+def _lines(timeline: Timeline, name: Callable[[int, Compute], str]) -> list[str]:
     lines = []
     for rank in range(timeline.num_ranks):
         cells = ["."] * timeline.compute_end_ns
         for span in timeline.on(rank, Row.COMPUTE):
             assert span.action is not None
             for tick in range(span.start_ns, span.end_ns):
-                cells[tick] = f"{span.action.microbatch}{_MARKS[span.action.kind]}"
+                cells[tick] = f"{name(rank, span.action)}{_MARKS[span.action.kind]}"
         lines.append(" ".join(cells))
     return lines
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import pytest
 import torch
 
+from fullbore.errors import ScheduleError
+from fullbore.models.sequential import sequential_model
 from fullbore.schedules.registry import REGISTRY
 from fullbore.simulate.memory import peak_activations
-from tests.support.ranks import Stepped, mlp4_batch, on_ranks
+from tests.support.ranks import MODELS, Stepped, mlp4_batch, on_ranks
 
-CHAIN_CASES = [(name, m) for name in REGISTRY for m in (1, 2, 4)]
+ONE_STAGE = [name for name, entry in REGISTRY.items() if entry.chunks == 1]
+CHAIN_CASES = [(name, m) for name in ONE_STAGE for m in (1, 2, 4)]
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +42,16 @@ def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> N
             assert seen.clipped[name].item() == pytest.approx(gradient / total, rel=1e-5)
 
 
-@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 1), (4, 2), (2, 4), (4, 4)])
-def test_loss_gradients_and_weights_are_those_of_one_process(ranks: int, microbatches: int) -> None:
-    """A05 (GPipe: several forwards before the first backward), A21 (m < p), A24 (the same weights for every p)."""
-    cases = [(name, microbatches) for name in REGISTRY]
-    by_rank = on_ranks("first_steps", "mlp4", cases, 1.0, num_ranks=ranks)
+@pytest.mark.parametrize(
+    ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4)]
+)
+def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks: int, microbatches: int) -> None:
+    """A05 (GPipe: several forwards before the first backward), A21 (m < p), A24 (the same weights for every p).
+
+    Where there are layers for it, also with several stages a rank. Evaluation gives the loss of the step.
+    """
+    cases = [(name, microbatches) for name in names_for(ranks, microbatches, layers=layers)]
+    by_rank = on_ranks("first_steps", f"mlp{layers}", cases, 1.0, num_ranks=ranks)
     for case, (name, _) in enumerate(cases):
         initial = {key: value for rank in range(ranks) for key, value in by_rank[rank][case].initial.items()}
         loss, reference = _one_process(initial, microbatches)
@@ -52,8 +61,68 @@ def test_loss_gradients_and_weights_are_those_of_one_process(ranks: int, microba
             torch.testing.assert_close(gradients[key], gradient, rtol=1e-12, atol=1e-14)
         for rank in range(ranks):
             assert by_rank[rank][case].loss == pytest.approx(loss, rel=1e-13)
+            assert by_rank[rank][case].evaluated == pytest.approx(loss, rel=1e-13)
             schedule = REGISTRY[name].build(ranks, num_microbatches=microbatches)
             assert by_rank[rank][case].peak_activations == peak_activations(schedule)[rank]
+
+
+def names_for(ranks: int, microbatches: int, *, layers: int) -> list[str]:
+    """Schedules that exist for these sizes and have a layer for each stage."""
+    found = []
+    for name, entry in REGISTRY.items():
+        with suppress(ScheduleError):
+            if entry.build(ranks, num_microbatches=microbatches).num_stages <= layers:
+                found.append(name)
+    return found
+
+
+def test_the_cases_above_have_several_stages_a_rank() -> None:
+    for ranks, layers in ((1, 4), (2, 4), (4, 8)):
+        assert names_for(ranks, 4, layers=layers) == list(REGISTRY)
+    assert names_for(2, 1, layers=4)[-1] == "looped-bfs"
+
+
+TIED = [
+    ("tied4", [("0.weight", "2.weight"), ("1.weight",), ("3.weight",)]),
+    ("tied4-meta", [("0.weight", "1.weight", "2.weight"), ("3.weight",)]),
+]
+
+
+@pytest.mark.parametrize(("model", "weights"), TIED, ids=["0 and 2", "0, 1 and 2, from meta"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_stages_of_one_rank_that_share_a_weight_have_one(
+    model: str, weights: list[tuple[str, ...]], ranks: int
+) -> None:
+    """Value, gradient summed over all uses once, one optimizer entry, counted once in the norm."""
+    cases = [("interleaved-1f1b", 4), ("looped-bfs", 4)]
+    by_rank = on_ranks("first_steps", model, cases, 1.0, num_ranks=ranks)
+    for case in range(len(cases)):
+        initial = {key: value for rank in range(ranks) for key, value in by_rank[rank][case].initial.items()}
+        assert sorted(initial) == sorted(users[0] for users in weights)
+        reference = _tied_in_one_process(model, initial)
+        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in reference.values()))
+        for rank in range(ranks):
+            seen = by_rank[rank][case]
+            here = [users for users in weights if ranks == 1 or any(int(user[0]) % 2 == rank for user in users)]
+            assert seen.num_parameters == len(here)
+            assert sorted(seen.gradients) == sorted(users[0] for users in here)
+            for name, gradient in seen.gradients.items():
+                assert torch.equal(seen.initial[name], initial[name])
+                torch.testing.assert_close(gradient, reference[name], rtol=1e-12, atol=1e-14)
+            assert seen.norm == pytest.approx(norm, rel=1e-12)
+
+
+def _tied_in_one_process(model: str, initial: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Gradients under the names of the weights' first users."""
+    module = sequential_model(MODELS[model][0]()).whole().module
+    assert len(list(module.parameters())) == len(initial), "the reference has lost a tie"
+    with torch.no_grad():
+        for name, weight in module.named_parameters():
+            weight.copy_(initial[name])
+    batch = mlp4_batch()
+    for rows in torch.arange(8).chunk(4):
+        (((module(batch["inputs"][rows]) - batch["targets"][rows]) ** 2).sum() / 64).backward()
+    return {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
 
 
 def test_identical_layers_start_differently_and_the_same_for_every_number_of_ranks() -> None:
@@ -75,13 +144,13 @@ def test_identical_layers_start_differently_and_the_same_for_every_number_of_ran
 
 
 def _one_process(initial: dict[str, torch.Tensor], microbatches: int) -> tuple[float, dict[str, torch.Tensor]]:
-    """Plain PyTorch on the same weights and microbatches: tanh of linear, four times."""
+    """Plain PyTorch on the same weights and microbatches: tanh of linear, layer after layer."""
     weights = {key: value.clone().requires_grad_() for key, value in initial.items()}
     batch = mlp4_batch()
     total = 0.0
     for rows in torch.arange(8).chunk(microbatches):
         value = batch["inputs"][rows]
-        for layer in range(4):
+        for layer in range(len(initial) // 2):
             value = torch.tanh(value @ weights[f"{layer}.0.weight"].T + weights[f"{layer}.0.bias"])
         loss = ((value - batch["targets"][rows]) ** 2).sum() / 64
         loss.backward()

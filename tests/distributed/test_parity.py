@@ -14,7 +14,22 @@ from fullbore.schedules.registry import REGISTRY
 from tests.support.command import TINY_LLAMA, fullbore
 from tests.support.ranks import on_ranks
 
-CASES = list(product(REGISTRY, ("none", "full"), ("true", "false"), ("float64", "float32")))
+PAIRS = (
+    ("none", "true", "float64"),
+    ("full", "false", "float64"),
+    ("full", "true", "float32"),
+    ("none", "false", "float32"),
+)
+
+
+def cases(ranks: int) -> list[tuple[str, str, str, str]]:
+    """Schedule, recomputation, tie, dtype. On one rank, and with several stages a rank, every two of them together."""
+    every = list(product(("none", "full"), ("true", "false"), ("float64", "float32")))
+    return [
+        (name, *case)
+        for name, entry in REGISTRY.items()
+        for case in (every if ranks > 1 and entry.chunks == 1 else PAIRS)
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -40,18 +55,43 @@ def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, text:
             *(f"pipeline.stages={ranks}", "pipeline.microbatches=4", "pipeline.partition=equal"),
             *(f"pipeline.schedule={name}", f"pipeline.recompute={recompute}"),
             *(f"model.config.tie_word_embeddings={tied}", f"model.dtype={dtype}"),
+            f"model.config.num_hidden_layers={_blocks(name)}",
         )
-        for name, recompute, tied, dtype in CASES
+        for name, recompute, tied, dtype in cases(ranks)
     ]
     reports = on_ranks("verify_all", configs, num_ranks=ranks)[0]
-    for case, report in zip(CASES, reports, strict=True):
+    for case, report in zip(cases(ranks), reports, strict=True):
         assert report.parity, (case, report.failures)
         tied = case[2] == "true"
-        assert len(report.gradients) == (38 if tied else 39)
+        assert len(report.gradients) == 9 * _blocks(case[0]) + (2 if tied else 3)
         assert report.tolerance == {"float64": 1e-9, "float32": 1e-5}[case[3]]
         assert (report.optimizer, bool(report.adamw_parameters)) == (
             ("adamw", False) if case[3] == "float64" else ("sgd", True)
         )
+
+
+def _blocks(name: str) -> int:
+    """Enough for every stage of four ranks to have a layer; embedding and head are layers too."""
+    return 4 * REGISTRY[name].chunks - 2 if REGISTRY[name].chunks > 1 else 4
+
+
+def test_parity_with_uneven_chunks_groups_and_options(text: Path) -> None:
+    """11 layers over 6 stages of two ranks; a last group shorter than the others; more warmup than Megatron-LM's."""
+    configs = [
+        config(
+            text,
+            *("pipeline.stages=2", "pipeline.partition=[1, 3, 2, 2, 2, 1]", "model.config.num_hidden_layers=9"),
+            *("pipeline.chunks=3", "model.dtype=float64", *more),
+        )
+        for more in (
+            ("pipeline.schedule=interleaved-1f1b", "pipeline.microbatches=5", "pipeline.options.group_size=3"),
+            ("pipeline.schedule=interleaved-1f1b", "pipeline.microbatches=4", "pipeline.options.extra_warmup=2"),
+            ("pipeline.schedule=looped-bfs", "pipeline.microbatches=1", "batch.accumulation=2"),
+        )
+    ]
+    for report in on_ranks("verify_all", configs, num_ranks=2)[0]:
+        assert report.parity, report.failures
+        assert len(report.gradients) == 9 * 9 + 3
 
 
 @pytest.mark.parametrize("more", [("pipeline.microbatches=1",), ("pipeline.microbatches=3", "batch.accumulation=2")])

@@ -128,19 +128,50 @@ def test_a_summary_is_printed_for_a_person(tmp_path: Path) -> None:
         assert words in ran.out
 
 
-def test_an_emulated_run_keeps_to_its_costs(tmp_path: Path) -> None:
-    """1F1B, 3 ms forward and 6 ms backward a stage, p=4, m=8: (8 + 3) * 9 = 99 ms and 27.3 % bubble, and a little."""
+@pytest.mark.parametrize("schedule", ["interleaved-1f1b", "looped-bfs"])
+def test_several_stages_a_rank_train_the_same_model(
+    schedule: str, trained: tuple[dict[str, Any], Path, str], tmp_path: Path
+) -> None:
+    """The same losses, held out and in training, up to float32; the trace has both stages of a rank."""
+    _, one, _ = trained
+    folder = tmp_path / "r"
+    more = sets(f"train.run_dir={folder}", "train.steps=2", "train.eval_every=5", "optimizer.lr=0.01")
+    fixed = sets("optimizer.warmup_steps=2", f"pipeline.schedule={schedule}")
+    ran = fullbore("train", *OPTIONS, *more, *fixed)
+    assert ran.code == 0, ran.err
+    assert schedule in ran.out
+    assert _metric(folder, "eval_loss")[0] == pytest.approx(_metric(one, "eval_loss")[0], rel=1e-5)
+    assert _metric(folder, "loss") == pytest.approx(_metric(one, "loss")[:2], rel=1e-5)
+    trace = read_trace(folder)
+    stages = {(span.rank, span.action.stage) for span in trace.timeline(2).spans if span.action is not None}
+    assert stages == {(0, 0), (1, 1), (0, 2), (1, 3)}
+
+
+def _metric(folder: Path, key: str) -> list[float]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [line[key] for line in map(json.loads, lines) if key in line]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_layers", "step_ms", "bubble"), [("1f1b", 4, 99, 3 / 11), ("interleaved-1f1b", 8, 171, 3 / 19)]
+)
+def test_an_emulated_run_keeps_to_its_costs(
+    schedule: str, num_layers: int, step_ms: int, bubble: float, tmp_path: Path
+) -> None:
+    """3 ms forward and 6 ms backward a stage, p=4, m=8. One stage a rank: (8 + 3) * 9 = 99 ms and 27.3 % bubble, and a
+    little. Two: (8 + 3 / 2) * 18 = 171 ms and 15.8 %."""
     layer = {"forward_ns": 3_000_000, "backward_input_ns": 3_000_000, "backward_weight_ns": 3_000_000}
+    layers = [{"name": f"l{i}", **layer, "output_bytes": 4096} for i in range(num_layers)]
     costs = tmp_path / "costs.json"
-    costs.write_text(json.dumps({"layers": [{"name": f"l{i}", **layer, "output_bytes": 4096} for i in range(4)]}))
+    costs.write_text(json.dumps({"layers": layers}))
     more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=4", "pipeline.stages=4", "pipeline.microbatches=8")
-    ran = fullbore("train", "--emulate", str(costs), *more, "--json")
+    ran = fullbore("train", "--emulate", str(costs), *more, *sets(f"pipeline.schedule={schedule}"), "--json")
     assert ran.code == 0, ran.err
     answer = json.loads(ran.out)
-    assert answer["predicted_step_ns"] == 99_000_000
-    assert answer["bubble_fraction_predicted"] == pytest.approx(3 / 11)
-    assert answer["step_ns"] >= 99_000_000
-    assert 0.2 < answer["bubble_fraction_measured"] < 0.5
+    assert answer["predicted_step_ns"] == step_ms * 1_000_000
+    assert answer["bubble_fraction_predicted"] == pytest.approx(bubble)
+    assert answer["step_ns"] >= step_ms * 1_000_000
+    assert 0.5 * bubble < answer["bubble_fraction_measured"] < 3 * bubble
     assert answer["loss"] is None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,9 @@ from fullbore.timeline.chrome import Step, chrome_trace
 from tests.support.timelines import measured
 
 FOLDER = Path(__file__).parent / "cli"
+INPUTS = Path(__file__).parent / "inputs"
+"""The files that commands read; they run in this folder."""
+
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "schedule-list.txt": "schedule list",
@@ -23,7 +26,24 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         **{f"show-{name}-p2-m4.json": f"schedule show {name} -p 2 -m 4 --json" for name in REGISTRY},
         "show-1f1b-p4-m6-uneven.txt": "schedule show 1f1b -p 4 -m 6 --cost 1:1:1:2,1,1 --comm 0.5",
         "show-1f1b-p8-m32-folded.txt": "schedule show 1f1b -p 8 -m 32",
+        "show-interleaved-1f1b-p4-m6-v3-options.json": (
+            "schedule show interleaved-1f1b -p 4 -m 6 -v 3 --option group_size=6 --option extra_warmup=1 --json"
+        ),
+        "check-broken.txt": "schedule check broken.csv",
+        "check-broken.json": "schedule check broken.csv --json",
+        "check-torch-1f1b.txt": "schedule check torch-1f1b.csv",
+        "check-torch-zbv.txt": "schedule check torch-zbv.csv --blocking",
+        "check-blocking.txt": "schedule check blocking.csv --blocking",
+        "check-blocking.json": "schedule check blocking.csv --blocking --json",
+        "export-1f1b-p3-m4.csv": "schedule export 1f1b -p 3 -m 4 --csv -",
+        "export-1f1b-p3-m4-communication.csv": "schedule export 1f1b -p 3 -m 4 --csv - --communication",
+        "export-torch-zbv.txt": "schedule export torch-zbv.csv --text -",
+        "compare-p4-m8.txt": "schedule compare -p 4 -m 8 --comm 0.5 --memory-cap 6",
+        "compare-p4-m6.json": "schedule compare -p 4 -m 6 --json",
         "help.txt": "--help",
+        "help-check.txt": "schedule check --help",
+        "help-export.txt": "schedule export --help",
+        "help-compare.txt": "schedule compare --help",
         "help-show.txt": "schedule show --help",
     }
 )
@@ -37,15 +57,19 @@ def outputs() -> dict[str, str]:
 
 
 def _printed(arguments: list[str]) -> str:
-    with _page() as page, suppress(SystemExit):
+    with chdir(INPUTS), _page() as page, suppress(SystemExit):
         fullbore(arguments)
-    return page.getvalue()
+    return page.getvalue().replace("\r\n", "\n")  # a CSV has PyTorch's line ends; a golden has ours
 
 
 @contextmanager
 def _page() -> Iterator[StringIO]:
     page = StringIO()
-    with mock.patch("sys.stdout", page), mock.patch.dict("os.environ", {"COLUMNS": "100", "LINES": "24"}):
+    with (
+        mock.patch("sys.stdout", page),
+        mock.patch("sys.stderr", StringIO()),
+        mock.patch.dict("os.environ", {"COLUMNS": "100", "LINES": "24"}),
+    ):
         yield page
 
 

@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
+from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
+from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.registry import REGISTRY
+from fullbore.schedules.sizes import Sizes
 
-num_ranks = st.integers(1, 8)
-num_microbatches = st.integers(1, 24)
+MOST_RANKS, MOST_MICROBATCHES, MOST_CHUNKS = 8, 24, 4
 times = st.integers(0, 50)
 stage_cost = st.builds(StageCost, times, times, times)
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A registered schedule at sizes for which it exists."""
+
+    entry: ScheduleEntry
+    sizes: Sizes
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.entry.make(self.sizes)
+
+
+def fits(entry: ScheduleEntry, num_ranks: int, num_microbatches: int, num_chunks: int, options: dict[str, int]) -> bool:
+    try:
+        entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+    except ScheduleError:
+        return False
+    return True
+
+
 @st.composite
-def registered(draw: st.DrawFn) -> Schedule:
-    """Any registered schedule at any size."""
-    entry = REGISTRY[draw(st.sampled_from(list(REGISTRY)))]
-    return entry.build(draw(num_ranks), num_microbatches=draw(num_microbatches))
+def published(draw: st.DrawFn, name: str | None = None) -> Published:
+    """A registered schedule, any or the one of this name, with any chunks, options and sizes that it takes."""
+    entry = REGISTRY[draw(st.sampled_from(list(REGISTRY))) if name is None else name]
+    chunks = draw(st.integers(1, MOST_CHUNKS)) if entry.takes_chunks else entry.chunks
+    options = {
+        option.name: draw(st.just(option.default) | st.integers(option.least, option.least + MOST_RANKS))
+        for option in entry.options
+    }
+    ranks = draw(st.integers(1, MOST_RANKS))
+    counts = [m for m in range(1, MOST_MICROBATCHES + 1) if fits(entry, ranks, m, chunks, options)]
+    assume(counts)
+    microbatches = draw(st.sampled_from(counts))
+    return Published(entry, entry.sizes(ranks, num_microbatches=microbatches, num_chunks=chunks, options=options))
+
+
+def registered() -> st.SearchStrategy[Schedule]:
+    """Its schedule alone."""
+    return published().map(lambda case: case.schedule)
 
 
 @st.composite

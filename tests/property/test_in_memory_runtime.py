@@ -15,11 +15,11 @@ CASES = random_cases(200, names=list(REGISTRY), seed=20)
 
 @pytest.mark.parametrize("case", range(0, 200, 20))
 def test_random_delays_never_hang_and_never_change_a_bit(case: int) -> None:
-    for name, ranks, microbatches, seed in CASES[case : case + 20]:
-        schedule = REGISTRY[name].build(ranks, num_microbatches=microbatches)
-        outcome = run_on_threads(schedule, seed=seed, longest_delay_s=0.0008)
-        assert not outcome.errors, f"{name} p={ranks} m={microbatches} seed={seed}: {outcome.errors[0]}"
-        reference = run_alone(schedule.num_stages, microbatches)
+    for one in CASES[case : case + 20]:
+        schedule = one.schedule
+        outcome = run_on_threads(schedule, seed=one.seed, longest_delay_s=0.0008)
+        assert not outcome.errors, f"{one}: {outcome.errors[0]}"
+        reference = run_alone(schedule.num_stages, schedule.num_microbatches)
         assert outcome.loss == pytest.approx(reference.loss, rel=1e-12)
         assert outcome.gradients.keys() == reference.gradients.keys()
         for stage, gradient in reference.gradients.items():
@@ -38,8 +38,14 @@ def test_both_directions_on_one_communicator_hang(ranks: int) -> None:
 
 @pytest.mark.parametrize("name", list(REGISTRY))
 def test_a_shallow_receive_depth_is_enough(name: str) -> None:
-    schedule = REGISTRY[name].build(4, num_microbatches=6)
+    schedule = REGISTRY[name].build(4, num_microbatches=8)
     assert not run_on_threads(schedule, prefetch=1, longest_delay_s=0.0005).errors
+
+
+def test_the_cases_have_several_stages_a_rank_and_options() -> None:
+    assert {case.name for case in CASES} == set(REGISTRY)
+    assert {case.sizes.num_chunks for case in CASES} == {1, 2, 3}
+    assert {case.sizes.options.get("group_size", 0) > case.sizes.num_ranks for case in CASES} == {True, False}
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(2, (2, 1)), (4, (4, 3, 2, 1))])

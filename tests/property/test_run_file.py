@@ -47,6 +47,8 @@ configs = st.builds(
         PipelineConfig,
         microbatches=st.none() | st.integers(1, 64),
         schedule=names,
+        chunks=st.none() | positive,
+        options=st.dictionaries(texts, st.integers(-(2**63), 2**63 - 1), max_size=3),
         partition=st.sampled_from(["profile", "equal"]) | st.tuples(positive, positive),
         recompute=st.sampled_from(["none", "full"]) | st.lists(texts, max_size=3).map(tuple),
     ),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import RankFailed
+from fullbore.errors import RankFailed, ScheduleError
 from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Message
 from fullbore.ir.lower import lower
@@ -23,6 +23,8 @@ from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.memory_transport import MemoryFabric, lane_of_its_own
 from fullbore.runtime.recorder import StepRecorder
+from fullbore.schedules.registry import REGISTRY
+from fullbore.schedules.sizes import Sizes
 from fullbore.timeline.instrument import SpanList
 
 WIDTH = 3
@@ -162,10 +164,34 @@ def both_directions_on_one(lane: Lane) -> Hashable:
     return frozenset((lane.sender, lane.receiver))
 
 
-def random_cases(count: int, *, names: Sequence[str], seed: int) -> list[tuple[str, int, int, int]]:
-    """(schedule name, p, m, seed), the same every time."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A registered schedule at sizes for which it exists, and what else is random."""
+
+    name: str
+    sizes: Sizes
+    seed: int
+
+    @property
+    def schedule(self) -> Schedule:
+        return REGISTRY[self.name].make(self.sizes)
+
+
+def random_cases(count: int, *, names: Sequence[str], seed: int) -> list[Case]:
+    """The same every time. Chunks and options are drawn too; sizes that a schedule refuses are drawn again."""
     source = random.Random(seed)
-    return [
-        (source.choice(names), source.choice((2, 4, 8)), source.randint(1, 12), source.randrange(2**31))
-        for _ in range(count)
-    ]
+    cases: list[Case] = []
+    while len(cases) < count:
+        entry = REGISTRY[source.choice(names)]
+        ranks, microbatches = source.choice((2, 4, 8)), source.randint(1, 12)
+        chunks = source.choice((2, 3)) if entry.takes_chunks and ranks < 8 else entry.chunks
+        options = {
+            option.name: source.choice((option.default, option.least + source.randint(0, 6)))
+            for option in entry.options
+        }
+        try:
+            sizes = entry.sizes(ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)
+        except ScheduleError:
+            continue
+        cases.append(Case(entry.name, sizes, source.randrange(2**31)))
+    return cases

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,6 +50,11 @@ class Stepped:
     inf_norm: float
     peak_activations: int
     initial: dict[str, Tensor]
+    num_parameters: int
+    """Optimizer entries of this rank."""
+
+    evaluated: float
+    """The loss of the same batch in evaluation mode, before the step."""
 
 
 def chain_model() -> nn.Sequential:
@@ -63,10 +70,10 @@ def chain_batch() -> dict[str, Tensor]:
     return {"inputs": torch.tensor([[1.0], [2.0], [3.0], [4.0]]), "targets": torch.zeros(4, 1)}
 
 
-def mlp4() -> nn.Sequential:
-    """Four Linear(8, 8) with tanh in float64, on the meta device: values come from (seed, layer name)."""
+def mlp(num_layers: int) -> nn.Sequential:
+    """Linear(8, 8) with tanh in float64, on the meta device: values come from (seed, layer name)."""
     with torch.device("meta"):
-        layers = [nn.Sequential(nn.Linear(8, 8, dtype=torch.float64), nn.Tanh()) for _ in range(4)]
+        layers = [nn.Sequential(nn.Linear(8, 8, dtype=torch.float64), nn.Tanh()) for _ in range(num_layers)]
         return nn.Sequential(*layers)
 
 
@@ -79,7 +86,38 @@ def mlp4_batch() -> dict[str, Tensor]:
     }
 
 
-MODELS = {"chain": (chain_model, chain_batch), "mlp4": (mlp4, mlp4_batch)}
+class Retied(nn.Module):
+    """Layer 0's weight again, in another layer: two stages that one rank holds, or two ranks, or both."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, value: Tensor) -> Tensor:
+        return torch.tanh(value @ self.weight)
+
+
+def tied4() -> nn.Sequential:
+    """Four layers in float64 that hold their weights; 0 and 2 share one, 1, 2 and 3 do not."""
+    generator = torch.Generator().manual_seed(3)
+    weights = [nn.Parameter(torch.randn(8, 8, generator=generator, dtype=torch.float64) / 3) for _ in range(3)]
+    return nn.Sequential(Retied(weights[0]), Retied(weights[1]), Retied(weights[0]), Retied(weights[2]))
+
+
+def tied4_meta() -> nn.Sequential:
+    """The same ties, from meta: each stage is built with a copy of its own. Three users of one weight."""
+    with torch.device("meta"):
+        first, other = (nn.Linear(8, 8, bias=False, dtype=torch.float64) for _ in range(2))
+    return nn.Sequential(first, Retied(first.weight), Retied(first.weight), other)
+
+
+MODELS = {
+    "chain": (chain_model, chain_batch),
+    "mlp4": (partial(mlp, 4), mlp4_batch),
+    "mlp8": (partial(mlp, 8), mlp4_batch),
+    "tied4": (tied4, mlp4_batch),
+    "tied4-meta": (tied4_meta, mlp4_batch),
+}
 
 
 def first_steps(worker: Worker, model: str, cases: Sequence[tuple[str, int]], max_norm: float) -> list[Stepped]:
@@ -98,19 +136,26 @@ def first_steps(worker: Worker, model: str, cases: Sequence[tuple[str, int]], ma
             timeout_s=30.0,
         )
         initial = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+        evaluated = pipeline.evaluate(batch())
         loss = pipeline.step(batch())
         gradients = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
         inf_norm = pipeline.clip_grad_norm(None, norm_type=math.inf)
         norm = pipeline.clip_grad_norm(max_norm)
         clipped = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
-        seen.append(Stepped(loss, gradients, norm, clipped, inf_norm, pipeline.peak_activations, initial))
+        count, peak = len(list(pipeline.parameters())), pipeline.peak_activations
+        seen.append(Stepped(loss, gradients, norm, clipped, inf_norm, peak, initial, count, evaluated))
         pipeline.release()
     mesh.close()
     return seen
 
 
 def verify_all(worker: Worker, configs: Sequence[RunConfig]) -> list[VerifyReport | None]:
-    """`fullbore verify` for many configurations in one group of processes."""
+    """`fullbore verify` for many configurations in one group of processes.
+
+    One thread each: these models are so small that a second only waits, and on a busy machine for long.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
     return [verify_rank(worker, config, 3, None) for config in configs]
 
 

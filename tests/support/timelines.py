@@ -18,7 +18,7 @@ def of_schedule(
 ) -> Timeline:
     """One step; F = 1, B = 2 on every stage unless told."""
     schedule = get(name).build(ranks, num_microbatches=microbatches)
-    return simulate(schedule, costs=costs or [StageCost(1, 1, 1)] * ranks)
+    return simulate(schedule, costs=costs or [StageCost(1, 1, 1)] * schedule.num_stages)
 
 
 def measured(

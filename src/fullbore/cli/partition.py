@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.costs.layer import read_costs
+from fullbore.cli.output import answer_no, json_option, print_json, print_text
+from fullbore.costs.layer import LayerCost, read_costs
+from fullbore.costs.memory import StageMemory
 from fullbore.costs.stage import StageCost
-from fullbore.errors import ConfigError, ScheduleError
+from fullbore.errors import ConfigError
 from fullbore.ir.recipe import Layout, Recipe
-from fullbore.partition.in_flight import in_flight
+from fullbore.ir.schedule import Schedule
+from fullbore.partition.best import best_partition
 from fullbore.partition.objective import Objective
-from fullbore.partition.partition import Partition, solve
+from fullbore.partition.partition import NothingFits, Partition
+from fullbore.plan.from_run import RunCosts, costs_of_run
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
+from fullbore.simulate.memory import peak_bytes
 from fullbore.timeline.bubble import bubble_of
 from fullbore.timeline.scale import TimeScale
 
@@ -33,9 +37,9 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "M
 @click.argument("costs", type=click.Path(path_type=Path), metavar="COSTS.json|RUN_DIR")
 @click.option("-p", "ranks", type=int, required=True, metavar="STAGES", help="Number of ranks.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
-@click.option("-m", "microbatches", type=int, metavar="M", help="Microbatches per step; four for each rank by default.")
-@click.option("--schedule", default="1f1b", show_default=True, metavar="NAME", help="What the stages will run.")
-@click.option("--memory", metavar="BYTES", help="Most a stage may need, such as 80GiB.")
+@click.option("-m", "microbatches", type=int, metavar="M", help="Microbatches per step; the run's, or four a rank.")
+@click.option("--schedule", metavar="NAME", help="What the stages will run; the run's, or 1f1b.")
+@click.option("--memory", metavar="BYTES", help="Most a rank may need, such as 80GiB.")
 @click.option(
     "--objective",
     type=click.Choice([objective.value for objective in Objective]),
@@ -50,66 +54,114 @@ def command(
     ranks: int,
     chunks: int | None,
     microbatches: int | None,
-    schedule: str,
+    schedule: str | None,
     memory: str | None,
     objective: str,
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Cut layers into stages so that the slowest stage is as fast as possible.
+    """Cut layers into stages so that a step of the schedule is as fast as possible.
+
+    Of a run folder, the profile is corrected by what the stages of the run really took.
 
     \b
     Examples:
       fullbore partition profile.json -p 4
       fullbore partition runs/first -p 4 -m 16 --memory 80GiB -o recipe.json
     """
-    layers = read_costs(costs / "profile.json" if costs.is_dir() else costs)
-    entry = get(schedule)
-    if chunks is not None and chunks != entry.chunks:
-        raise ScheduleError(
-            f"{entry.name} has {entry.chunks} stage per rank (given -v {chunks}); use -v {entry.chunks}"
+    known = costs_of_run(costs) if costs.is_dir() else RunCosts(read_costs(costs), None, None)
+    layers, ran = known.layers, known.recipe
+    entry = get(schedule if schedule is not None else ran.schedule if ran is not None else "1f1b")
+    if chunks is None and ran is not None and entry.name == ran.schedule and entry.takes_chunks:
+        chunks = ran.layout.chunks
+    count = microbatches if microbatches is not None else ran.microbatches if ran is not None else 4 * ranks
+    order = entry.build(ranks, num_microbatches=count, num_chunks=chunks)
+    try:
+        found = best_partition(
+            layers,
+            schedule=order,
+            objective=Objective(objective),
+            memory_bytes=None if memory is None else _bytes(memory),
         )
-    count = microbatches if microbatches is not None else 4 * ranks
-    order = entry.build(ranks, num_microbatches=count)
-    found = solve(
-        layers,
-        num_stages=order.num_stages,
-        objective=Objective(objective),
-        in_flight=in_flight(order),
-        memory_bytes=None if memory is None else _bytes(memory),
-    )
-    edges = (*found.boundaries, len(layers))
-    stage_costs = [StageCost.of_layers(layers[first:end]) for first, end in pairwise(edges)]
-    makespan = bubble_of(simulate(order, costs=stage_costs)).makespan_ns
+    except NothingFits as no:
+        answer_no(str(no))
+        return
+    answer = _Answer.of(found, layers, order, source=known.source)
     if output is not None:
-        recipe = Recipe(Layout(ranks, entry.chunks), 1, count, found.layers_per_stage, entry.name)
-        write_recipe(output, recipe, stage_costs=stage_costs)
+        layout = Layout(ranks, order.num_stages // ranks)
+        size, recompute = (ran.microbatch_size, ran.recompute) if ran is not None else (1, ())
+        recipe = Recipe(layout, size, count, found.layers_per_stage, entry.name, recompute=recompute)
+        write_recipe(output, recipe, stage_costs=answer.stage_costs)
     if as_json:
-        print_json(_document(found, makespan_ns=makespan))
+        print_json(answer.document())
     else:
-        names = [layer.name for layer in layers]
-        print_text(_text(found, names=names, makespan_ns=makespan, schedule=f"{entry.name}, {count} microbatches"))
+        print_text(answer.text())
 
 
-def _document(found: Partition, *, makespan_ns: int) -> dict[str, Any]:
-    return {**asdict(found), "makespan_ns": makespan_ns}
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A partition with what the schedule makes of it."""
 
+    found: Partition
+    layers: tuple[LayerCost, ...]
+    schedule: Schedule
+    stage_costs: tuple[StageCost, ...]
+    makespan_ns: int
+    rank_memory_bytes: tuple[int, ...]
+    source: str | None
 
-def _text(found: Partition, *, names: list[str], makespan_ns: int, schedule: str) -> str:
-    scale = TimeScale.milliseconds()
-    lines = ["stage  layers            time  of mean        memory"]
-    mean = sum(found.stage_time_ns) / len(found.stage_time_ns)
-    for stage, (first, end) in enumerate(pairwise((*found.boundaries, len(names)))):
-        time, memory = found.stage_time_ns[stage], found.stage_memory_bytes[stage]
-        held = names[first] if end - first == 1 else f"{names[first]} to {names[end - 1]}"
-        share = time / mean if mean else 1.0
+    @classmethod
+    def of(cls, found: Partition, layers: tuple[LayerCost, ...], schedule: Schedule, *, source: str | None) -> _Answer:
+        held = [layers[first:end] for first, end in pairwise((*found.boundaries, len(layers)))]
+        costs = tuple(map(StageCost.of_layers, held))
+        makespan = bubble_of(simulate(schedule, costs=costs)).makespan_ns
+        memory = peak_bytes(schedule, stages=tuple(map(StageMemory.of_layers, held)))
+        return cls(found, layers, schedule, costs, makespan, memory, source)
+
+    @property
+    def reason(self) -> str:
+        return self.found.reason if self.source is None else f"{self.found.reason}; {self.source}"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **asdict(self.found),
+            "reason": self.reason,
+            "balance": self.found.balance,
+            "speedup": self.found.speedup,
+            "rank_memory_bytes": self.rank_memory_bytes,
+            "makespan_ns": self.makespan_ns,
+        }
+
+    def text(self) -> str:
+        found, scale = self.found, TimeScale.milliseconds()
+        lines = ["stage  layers            time  of mean        memory"]
+        mean = sum(found.stage_time_ns) / len(found.stage_time_ns)
+        names = [layer.name for layer in self.layers]
+        for stage, (first, end) in enumerate(pairwise((*found.boundaries, len(names)))):
+            time, memory = found.stage_time_ns[stage], found.stage_memory_bytes[stage]
+            held = names[first] if end - first == 1 else f"{names[first]} to {names[end - 1]}"
+            share = time / mean if mean else 1.0
+            lines.append(
+                f"{stage:>5}  {end - first:>6}{scale.format(time):>16}  {share:>7.2f}  {memory / 2**20:>8.1f} MiB  "
+                f"{held}"
+            )
+        ranks = len(found.rank_time_ns)
+        lines += ["", self.reason]
+        if ranks > 1:
+            lines.append(
+                f"balance {found.balance:.2%}: a full pipe is {found.speedup:.4g} times as fast as one device, "
+                f"not {ranks}"
+            )
+        if self.schedule.num_stages > ranks:
+            busiest = found.rank_time_ns.index(max(found.rank_time_ns))
+            lines.append(
+                f"rank {busiest} has the most work; ranks need up to {max(self.rank_memory_bytes) / 2**20:.1f} MiB"
+            )
         lines.append(
-            f"{stage:>5}  {end - first:>6}{scale.format(time):>16}  {share:>7.2f}  {memory / 2**20:>8.1f} MiB  {held}"
+            f"one step takes {scale.format(self.makespan_ns)} ({self.schedule.name}, "
+            f"{self.schedule.num_microbatches} microbatches, free links)"
         )
-    lines.append("")
-    lines.append(found.reason)
-    lines.append(f"one step takes {scale.format(makespan_ns)} ({schedule}, free links)")
-    return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n"
 
 
 def _bytes(text: str) -> int:

@@ -11,6 +11,7 @@ import click
 
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
+from fullbore.errors import ConfigError
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
 
@@ -32,7 +33,9 @@ def preload(config: RunConfig) -> tuple[str, ...]:
 def run_options(command: _Command) -> _Command:
     """``[RUN.toml] [--recipe FILE] [--set section.key=value]...``"""
     for option in (
-        click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."),
+        click.option(
+            "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key; see docs/run-file.md."
+        ),
         click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Run exactly this recipe."),
         click.argument("run", required=False, type=click.Path(path_type=Path), metavar="[RUN.toml]"),
     ):
@@ -51,4 +54,15 @@ def read_config(run: Path | None, *, recipe: Path | None, overrides: tuple[str, 
     """The configuration these options mean. Raises InputError before any process starts."""
     import_from_here()
     config = load_run(run, overrides=overrides)
-    return config if recipe is None else with_recipe(config, read_recipe(recipe).recipe)
+    if recipe is None:
+        return config
+    fixed = with_recipe(config, read_recipe(recipe).recipe)
+    for override in overrides:
+        section, _, key = override.partition("=")[0].strip().partition(".")
+        asked, has = (getattr(getattr(each, section), key, None) for each in (config, fixed))
+        if asked != has:
+            raise ConfigError(
+                f"--set {override} contradicts the recipe {recipe}, which has {section}.{key} = {has!r}; "
+                "leave out one of them"
+            )
+    return fixed

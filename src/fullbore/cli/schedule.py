@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
+from fullbore.cli import schedule_check, schedule_compare, schedule_export
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, use_color, width
+from fullbore.cli.schedule_options import parse_options
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.costs.unit import parse_unit_costs
-from fullbore.errors import ConfigError, ScheduleError
+from fullbore.errors import ConfigError
 from fullbore.ir.schedule import Schedule
 from fullbore.plan.recipe_file import RecipeFile, read_recipe
 from fullbore.report.schedule import ScheduleReport, schedule_report
 from fullbore.schedules.registry import REGISTRY, ScheduleEntry, get
+from fullbore.schedules.sizes import Sizes
 from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.svg import render_svg
 
@@ -48,6 +52,10 @@ def list_command(as_json: bool) -> None:
     for entry in REGISTRY.values():
         indent = " " * (longest + 2)
         print_text(f"{entry.name:<{longest}}  {entry.summary}\n{indent}{entry.paper}; {entry.constraints}\n")
+        if entry.takes_chunks:
+            print_text(f"{indent}-v: any number of stages per rank, {entry.chunks} by default\n")
+        for option in entry.options:
+            print_text(f"{indent}--option {option.name}={option.default}: {option.summary}\n")
 
 
 @command.command("show")
@@ -55,7 +63,9 @@ def list_command(as_json: bool) -> None:
 @click.option("-p", "ranks", type=int, metavar="RANKS", help="Number of ranks.")
 @click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule.")
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule, as `list` shows them."
+)
 @click.option(
     "--cost",
     metavar="F,I,W",
@@ -65,6 +75,7 @@ def list_command(as_json: bool) -> None:
 @click.option("--comm", metavar="C", help="Delay of a transfer between ranks, or a ':' list, one value a boundary.")
 @click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
 @click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Take sizes and stages from a recipe.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), metavar="FILE", help="Also write PyTorch's CSV.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw it into an SVG file.")
 @json_option
 def show_command(
@@ -77,6 +88,7 @@ def show_command(
     comm: str | None,
     memory_cap: float | None,
     recipe: Path | None,
+    csv_file: Path | None,
     svg: Path | None,
     as_json: bool,
 ) -> None:
@@ -85,15 +97,17 @@ def show_command(
     \b
     Examples:
       fullbore schedule show 1f1b -p 4 -m 8
+      fullbore schedule show interleaved-1f1b -p 4 -m 6 -v 3 --option group_size=6
       fullbore schedule show gpipe -p 2 -m 4 --cost 1:2,1,1 --comm 0.5 --json
     """
     entry = get(name)
-    _refuse_options(entry, options)
     held = None if recipe is None else read_recipe(recipe)
-    sizes = _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks)
-    schedule = entry.build(sizes.ranks, num_microbatches=sizes.microbatches)
+    sizes = _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options))
+    schedule = entry.make(sizes)
     timing = _timing(schedule, sizes, held, cost=cost, comm=comm)
     report = schedule_report(schedule, costs=timing.costs, links=timing.links, scale=timing.scale)
+    if csv_file is not None:
+        schedule_export.write_csv(csv_file, schedule)
     if svg is not None:
         _write_svg(svg, report)
     if as_json:
@@ -103,13 +117,6 @@ def show_command(
     worst = max(report.peak_shares)
     if memory_cap is not None and worst > memory_cap:
         answer_no(f"{name} keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    ranks: int
-    microbatches: int
-    chunks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +133,9 @@ def _entry_document(entry: ScheduleEntry) -> dict[str, object]:
         "paper": entry.paper,
         "constraints": entry.constraints,
         "chunks": entry.chunks,
+        "takes_chunks": entry.takes_chunks,
+        "options": [asdict(option) for option in entry.options],
     }
-
-
-def _refuse_options(entry: ScheduleEntry, options: tuple[str, ...]) -> None:
-    for option in options:
-        key, equals, _ = option.partition("=")
-        if not equals:
-            raise ConfigError(f"an option is written key=value (given --option {option!r})")
-        raise ScheduleError(f"{entry.name} has no options (given {key!r}); leave out --option")
 
 
 def _sizes(
@@ -144,19 +145,19 @@ def _sizes(
     ranks: int | None,
     microbatches: int | None,
     chunks: int | None,
-) -> _Sizes:
+    options: Mapping[str, int],
+) -> Sizes:
+    """Of the command line and the recipe, which must not contradict each other where both speak."""
     if held is not None:
         recipe = held.recipe
         ranks = _agreed("-p", ranks, recipe.layout.pipeline)
         microbatches = _agreed("-m", microbatches, recipe.microbatches)
         chunks = _agreed("-v", chunks, recipe.layout.chunks)
+        if entry.name == recipe.schedule:
+            options = {**recipe.schedule_options, **options}
     if ranks is None or microbatches is None:
         raise ConfigError(f"{entry.name} needs -p RANKS and -m MICROBATCHES, or --recipe FILE; for example -p 4 -m 8")
-    if chunks is not None and chunks != entry.chunks:
-        raise ScheduleError(
-            f"{entry.name} has {entry.chunks} stage per rank (given -v {chunks}); use -v {entry.chunks}"
-        )
-    return _Sizes(ranks, microbatches, entry.chunks)
+    return entry.sizes(ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)
 
 
 def _agreed(option: str, given: int | None, held: int) -> int:
@@ -166,10 +167,10 @@ def _agreed(option: str, given: int | None, held: int) -> int:
 
 
 def _timing(
-    schedule: Schedule, sizes: _Sizes, held: RecipeFile | None, *, cost: str | None, comm: str | None
+    schedule: Schedule, sizes: Sizes, held: RecipeFile | None, *, cost: str | None, comm: str | None
 ) -> _Timing:
     """Unit-free costs by rank; or from a recipe its measured stages, or so many layers of ``--cost`` each."""
-    unit = parse_unit_costs(cost or "1,1,1", num_ranks=sizes.ranks, num_chunks=sizes.chunks, comm=comm or "0")
+    unit = parse_unit_costs(cost or "1,1,1", num_ranks=sizes.num_ranks, num_chunks=sizes.num_chunks, comm=comm or "0")
     if held is None:
         return _Timing(unit.of(schedule.placement), unit.links, TimeScale(unit.scale))
     if held.stage_costs is not None and cost is None:
@@ -189,3 +190,7 @@ def _write_svg(path: Path, report: ScheduleReport) -> None:
         path.write_text(render_svg(report.timeline, title=report.title, scale=report.scale), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the picture {path}: {error.strerror}") from error
+
+
+for _module in (schedule_check, schedule_export, schedule_compare):
+    command.add_command(_module.command)

@@ -89,5 +89,6 @@ def _closing(result: TrainResult) -> str:
     if result.eval_loss is not None and result.first_eval_loss is not None:
         lines.append(f"held-out loss    {result.first_eval_loss:.4f} -> {result.eval_loss:.4f} nats a token")
     lines += [f"trace            {problem}" for problem in result.trace_problems]
-    lines.append(f"step             {result.step_ns / 1e6:.1f} ms, {result.tokens_per_s:,.0f} tokens/s (medians)")
+    speed = "" if result.tokens_per_s is None else f", {result.tokens_per_s:,.0f} tokens/s"
+    lines.append(f"step             {result.step_ns / 1e6:.1f} ms{speed} (medians)")
     return "\n".join(lines) + "\n"

@@ -131,7 +131,7 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(json.dumps(choice) for choice in arguments)}"
     if get_origin(kind) is dict:
-        return "a table"
+        return f"a table of {_PLURALS[arguments[1]]}" if arguments[1] in _PLURALS else "a table"
     if get_origin(kind) is tuple:
         items = _PLURALS[arguments[0]]
         return f"a list of {items}" if arguments[-1] is Ellipsis else f"a list of {len(arguments)} {items}"

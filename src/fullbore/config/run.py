@@ -126,14 +126,17 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stages: int = 2
     """Pipeline ranks p."""
 
-    chunks: int = 1
-    """Stages per rank v."""
+    chunks: int | None = None
+    """Stages per rank v; the schedule's own where absent."""
 
     microbatches: int | None = None
     """Microbatches m per pipeline pass; 8 where absent and nothing else fixes it."""
 
     schedule: str = "1f1b"
     """A schedule's name, as `fullbore schedule list` gives them."""
+
+    options: dict[str, int] = msgspec.field(default_factory=dict)
+    """What the schedule takes beside its sizes, as `fullbore schedule list` shows it."""
 
     partition: Literal["profile", "equal", "parameters"] | tuple[int, ...] = "profile"
     """By measured time, equal counts, equal parameters, or the number of layers of each stage."""
@@ -145,13 +148,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _need_at_least("pipeline", self, 1, "stages", "chunks", "microbatches")
         if not self.schedule:
             raise ConfigError('pipeline.schedule is empty; use a name such as "1f1b"')
-        if isinstance(self.partition, tuple):
-            stages = self.stages * self.chunks
-            if len(self.partition) != stages or min(self.partition) < 1:
-                raise ConfigError(
-                    f"pipeline.partition needs a positive number of layers for each of the {stages} stages "
-                    f"(stages={self.stages}, chunks={self.chunks}, partition={list(self.partition)})"
-                )
+        if isinstance(self.partition, tuple) and min(self.partition, default=0) < 1:
+            raise ConfigError(
+                "pipeline.partition needs a positive number of layers for each stage "
+                f'(partition={list(self.partition)}); use 1 or more, or a word such as "equal"'
+            )
 
 
 class MeshConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,6 +169,8 @@ class MeshConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         axes = ("tensor", "data", "context", "expert")
         _need_at_least("mesh", self, 1, *axes)
+        if self.data_mode != "replicate":
+            raise ConfigError(f'mesh.data_mode = "{self.data_mode}" is not built yet; use "replicate"')
         for axis in axes:
             if getattr(self, axis) > 1:
                 raise ConfigError(f"mesh.{axis} above 1 is not built yet ({axis}={getattr(self, axis)}); use 1")

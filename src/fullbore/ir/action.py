@@ -49,7 +49,7 @@ class Payload(StrEnum):
     GRADIENT = "gradient"
 
 
-_COMPUTE_TEXT = re.compile(r"(0|[1-9][0-9]*)([FBIWR])(0|[1-9][0-9]*)")
+_COMPUTE_TEXT = re.compile(r"(0|[1-9][0-9]{0,8})([FBIWR])(0|[1-9][0-9]{0,8})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
 """Forward-only: the order of evaluation, for any placement. No backward, nothing kept.
 
-Each rank takes the microbatches one after the other, and of each the forwards of its stages in model order. All ranks
-follow the order (microbatch, stage), so no circle of waits can arise, whatever the placement. p = 3:
+Microbatches go in groups of p. Each rank takes a group through its first stage, then through its next, as an
+interleaved schedule does, so that a group comes round to a rank's next stage just when the rank is through with it.
+All ranks follow the order (group, stage, microbatch), so no circle of waits can arise, whatever the placement.
 
-    rank 0   0  1  2  3  .  .
-    rank 1   .  0  1  2  3  .
+    p = 3                        p = 2, two stages a rank in a loop; letters are the second stage
+
+    rank 0   0  1  2  3  .  .    rank 0   0  1  a  b  2  3  c  d  .
+    rank 1   .  0  1  2  3  .    rank 1   .  0  1  a  b  2  3  c  d
     rank 2   .  .  0  1  2  3
 """
 
@@ -20,14 +23,16 @@ __all__ = ["forward_only"]
 
 
 def forward_only(placement: Placement, *, num_microbatches: int) -> Schedule:
-    """The schedule above: (m + p - 1) forward slots on a linear placement."""
+    """The schedule above: on a loop of v stages a rank, (v m + p - 1) forwards of a stage long where p divides m."""
     if num_microbatches < 1:
         raise ScheduleError(f"num_microbatches must be at least 1 (num_microbatches={num_microbatches})")
+    size = placement.num_ranks
     orders = tuple(
         tuple(
             Compute(stage, Kind.FORWARD, MicrobatchIndex(index))
-            for index in range(num_microbatches)
+            for first in range(0, num_microbatches, size)
             for stage in placement.stages_of(Rank(rank))
+            for index in range(first, min(first + size, num_microbatches))
         )
         for rank in range(placement.num_ranks)
     )

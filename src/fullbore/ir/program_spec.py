@@ -13,9 +13,10 @@ from enum import StrEnum
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute, Message, Recv, Send
 from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.problem import Problem, raise_problems
 from fullbore.ir.program import Program
 from fullbore.ir.schedule import Schedule
-from fullbore.ir.validate import Problem, problems, raise_problems
+from fullbore.ir.validate import problems
 
 __all__ = ["ProgramRule", "check_program", "program_problems", "required_depth"]
 

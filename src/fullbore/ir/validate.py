@@ -2,26 +2,27 @@
 
 `problems` reports every violated rule; `validate` raises at the first sight of one and prints the place:
 
-    rank 1   0F0  1F0 [1B1]          own-forward-first: 1B1 comes before 1F1
+    rank 1    1F0  [1B1]  1F1   1B0    <-- rank 1, position 1: 1B1 comes before 1F1 on rank 1
 
 A schedule without any backward is a forward-only one, for evaluation, and legal. Linear in the number of actions:
 the last rule (rank orders and data have no cycle) is one walk, `fullbore.ir.flow`.
-The spec *after* lowering is another one: `fullbore.ir.program_spec`.
+The spec *after* lowering is another one, `fullbore.ir.program_spec`; that of a file with explicit sends and receives a
+third, `fullbore.ir.explicit_spec`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from fullbore.errors import InvalidSchedule
+from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
 from fullbore.ir.action import Compute, Kind, Message
 from fullbore.ir.flow import Stuck, flow, own_input
+from fullbore.ir.problem import Problem, raise_problems
 from fullbore.ir.schedule import Schedule
 
-__all__ = ["Problem", "Rule", "problems", "raise_problems", "validate"]
+__all__ = ["Rule", "problems", "validate"]
 
 
 class Rule(StrEnum):
@@ -37,6 +38,7 @@ class Rule(StrEnum):
     FORWARD_FIRST = "own-forward-first"
     INPUT_BEFORE_WEIGHT = "input-before-weight"
     NO_CYCLE = "no-cycle"
+    IN_FLIGHT = "in-flight"
 
     @property
     def reason(self) -> str:
@@ -54,45 +56,37 @@ _REASONS = {
     Rule.FORWARD_FIRST: "a backward or a recomputation needs what its own forward kept",
     Rule.INPUT_BEFORE_WEIGHT: "the weight gradient is what the backward for the input left to do",
     Rule.NO_CYCLE: "ranks that wait for each other in a circle never finish",
+    Rule.IN_FLIGHT: "a rank that keeps more activations than it was given room for runs out of memory",
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One violated rule and its place; the place is None where the fault is that something is missing."""
-
-    rule: str
-    rank: Rank | None
-    position: int | None
-    action: Compute | None
-    message: str
+_MOST_LISTED = 1000
+"""Missing actions listed one by one; more of them are one problem (a mistyped number of microbatches)."""
 
 
-def validate(schedule: Schedule) -> None:
-    """Raise `InvalidSchedule` unless every rule holds."""
-    raise_problems(problems(schedule), schedule=schedule)
+def validate(schedule: Schedule, *, most_in_flight: Sequence[int] | None = None) -> None:
+    """Raise `InvalidSchedule` unless every rule holds. ``most_in_flight`` as in `problems`."""
+    raise_problems(problems(schedule, most_in_flight=most_in_flight), schedule=schedule)
 
 
-def raise_problems(found: tuple[Problem, ...], *, schedule: Schedule) -> None:
-    """Raise `InvalidSchedule` with the first few problems, and the rank's order with the cell marked."""
-    if not found:
-        return
-    shown = [f"  {problem.rule}: {problem.message}{_excerpt(problem, schedule)}" for problem in found[:5]]
-    more = [f"  and {len(found) - 5} more"] if len(found) > 5 else []
-    raise InvalidSchedule(
-        "\n".join([f"schedule {schedule.name!r} breaks {len(found)} rule(s):", *shown, *more]),
-        rules=tuple(dict.fromkeys(str(problem.rule) for problem in found)),
-    )
+def problems(schedule: Schedule, *, most_in_flight: Sequence[int] | None = None) -> tuple[Problem, ...]:
+    """Every violated rule, in the order of `Rule`. The last two are checked once the others hold.
 
-
-def problems(schedule: Schedule) -> tuple[Problem, ...]:
-    """Every violated rule, in the order of `Rule`. The cycle rule is checked once the others hold."""
+    Args:
+        most_in_flight: for each rank, how many activations of one (stage, microbatch) it may keep at once. None: any.
+    """
     if len(schedule.orders) != schedule.num_ranks:
         text = f"the placement has {schedule.num_ranks} ranks, the schedule {len(schedule.orders)} orders"
         return (Problem(Rule.ONE_ORDER_A_RANK, None, None, None, text),)
+    if most_in_flight is not None and len(most_in_flight) != schedule.num_ranks:
+        raise ScheduleError(
+            f"a bound on what is in flight has one number a rank, {schedule.num_ranks} of them "
+            f"(given {len(most_in_flight)})"
+        )
     found = [*_places(schedule), *_counts(schedule), *_local_order(schedule)]
     if not found:
         found.extend(_cycle(schedule))
+        if most_in_flight is not None:
+            found.extend(_in_flight(schedule, most_in_flight))
     ranking = list(Rule)
     return tuple(sorted(found, key=lambda problem: ranking.index(Rule(problem.rule))))
 
@@ -122,6 +116,14 @@ def _counts(schedule: Schedule) -> Iterator[Problem]:
                 yield Problem(Rule.ONCE, Rank(rank), position, action, f"{action} on rank {rank} is there twice")
             seen.add(action)
     forward_only = all(action.kind is Kind.FORWARD for action in seen)
+    wanted = schedule.num_stages * schedule.num_microbatches // schedule.placement.num_streams
+    if schedule.num_microbatches < 1 or wanted - len(seen) > _MOST_LISTED:
+        text = (
+            f"{wanted} forwards are needed, at least 1 ({schedule.num_stages} stages, "
+            f"{schedule.num_microbatches} microbatches), and there are {len(seen)} actions in all"
+        )
+        yield Problem(Rule.COMPLETE, None, None, None, text)
+        return
     for stage in map(StageIndex, range(schedule.num_stages)):
         rank = schedule.placement.rank_of(stage)
         for microbatch in map(MicrobatchIndex, range(schedule.num_microbatches)):
@@ -182,11 +184,17 @@ def _follow(stuck: dict[Rank, Stuck], schedule: Schedule) -> list[Stuck]:
     return path[path.index(stuck[rank]) :]
 
 
-def _excerpt(problem: Problem, schedule: Schedule) -> str:
-    """The neighbourhood of the cell in its rank's order, the cell in brackets."""
-    if problem.rank is None or problem.position is None:
-        return ""
-    order = schedule.orders[problem.rank]
-    low, high = max(0, problem.position - 4), problem.position + 4
-    cells = [f"[{a}]" if low + i == problem.position else str(a) for i, a in enumerate(order[low:high])]
-    return f"\n      rank {problem.rank}, from position {low}: {' '.join(cells)}"
+def _in_flight(schedule: Schedule, most: Sequence[int]) -> Iterator[Problem]:
+    """On each rank the first forward that is too many. A forward without a backward (evaluation) keeps nothing."""
+    for rank, (order, bound) in enumerate(zip(schedule.orders, most, strict=True)):
+        freed = {(action.stage, action.microbatch) for action in order if action.kind.frees_activation}
+        alive = 0
+        for position, action in enumerate(order):
+            if action.kind.frees_activation:
+                alive -= 1
+            elif action.kind is Kind.FORWARD and (action.stage, action.microbatch) in freed:
+                alive += 1
+                if alive > bound:
+                    text = f"{action} on rank {rank} is activation {alive} in flight, of at most {bound}"
+                    yield Problem(Rule.IN_FLIGHT, Rank(rank), position, action, text)
+                    break

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -126,8 +126,11 @@ class ChainModel:
 
     def whole(self) -> WholeModel:
         """The user's module and its own forward; the layers in order where it has none."""
-        root, layers = copy.deepcopy((self._root, [module for layer in self._layers for _, module in layer.parts]))
-        root = root.to_empty(device="cpu") if self._meta else root.to("cpu")
+        memo = self._replaced(lambda tensor: torch.empty_like(tensor, device="cpu")) if self._meta else {}
+        root, layers = copy.deepcopy(
+            (self._root, [module for layer in self._layers for _, module in layer.parts]), memo
+        )
+        root = root.to("cpu")
         own_forward = type(root).forward is not nn.Module.forward
 
         def call(microbatch: Microbatch) -> Tensor:
@@ -157,12 +160,17 @@ class ChainModel:
             values |= {self._names.full[key]: value for key, value in drawn.items()}
         return values
 
-    def _trace(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Boundary, ...]:
-        """One pass of a meta copy: what each layer gives. The copy never holds values, not even for a moment."""
+    def _replaced(self, make: Callable[[Tensor], Tensor]) -> dict[int, object]:
+        """A memo for `copy.deepcopy` that puts ``make(tensor)`` for each tensor; a shared weight stays shared."""
         memo: dict[int, object] = {}
         for layer in self._layers:
-            memo |= {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for _, p in layer.parameters()}
-            memo |= {id(buffer): buffer.to("meta") for _, buffer in layer.buffers()}
+            memo |= {id(p): nn.Parameter(make(p), p.requires_grad) for _, p in layer.parameters()}
+            memo |= {id(buffer): make(buffer) for _, buffer in layer.buffers()}
+        return memo
+
+    def _trace(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Boundary, ...]:
+        """One pass of a meta copy: what each layer gives. The copy never holds values, not even for a moment."""
+        memo = self._replaced(lambda tensor: tensor.detach().to("meta"))
         modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
         value = torch.empty(shape, dtype=dtype, device="meta")
         found = []

@@ -7,11 +7,23 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from fullbore.costs.layer import LayerCost
+from fullbore.costs.memory import StageMemory
 from fullbore.errors import PartitionError
+from fullbore.partition.least_memory import least_memory
 from fullbore.partition.min_max import Allowed, min_max
 from fullbore.partition.objective import Objective
+from fullbore.partition.reason import reason_of
 
-__all__ = ["Partition", "evaluate", "solve"]
+__all__ = ["NothingFits", "Partition", "evaluate", "solve", "within"]
+
+
+class NothingFits(PartitionError):
+    """No cut stays within the memory limit. The answer is no, not an error of the caller."""
+
+    def __init__(self, message: str, *, nearest_bytes: int) -> None:
+        super().__init__(message)
+        self.nearest_bytes = nearest_bytes
+        """The least limit for which a cut is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +45,26 @@ class Partition:
     stage_memory_bytes: tuple[int, ...]
     """Parameters, optimizer state and the activations of the microbatches in flight."""
 
+    stage_parameters: tuple[int, ...]
+    """Counted over the layers that are there: they add up to the model's."""
+
     objective: Objective | None
     """What was made even; None where the counts were given."""
 
     reason: str
+    rank_time_ns: tuple[int, ...]
+    """The sum over a rank's chunks; the stage times where a rank has one stage."""
+
+    @property
+    def balance(self) -> float:
+        """Mean rank over busiest rank: the share of the time that a rank works in a full pipe, on average."""
+        return self.speedup / len(self.rank_time_ns)
+
+    @property
+    def speedup(self) -> float:
+        """Times as fast as one device, in a full pipe: all work over the busiest rank's, never just p."""
+        busiest = max(self.rank_time_ns)
+        return sum(self.rank_time_ns) / busiest if busiest else float(len(self.rank_time_ns))
 
 
 def solve(
@@ -47,23 +75,27 @@ def solve(
     in_flight: Sequence[int] = (),
     memory_bytes: int | None = None,
 ) -> Partition:
-    """The best cut. ``in_flight``: microbatches whose activations each stage keeps at once, 1 where not given.
+    """The cut with the least bottleneck. ``in_flight``: microbatches whose activations each stage keeps at once, 1
+    where not given. `fullbore.partition.best.best_partition` also looks at the schedule.
 
     Raises:
-        PartitionError: fewer layers than stages, or no cut whose every stage fits ``memory_bytes``.
+        NothingFits: no cut whose every stage fits ``memory_bytes``; tells the least limit that has one.
+        PartitionError: fewer layers than stages.
     """
     weights = [objective.weight(layer) for layer in layers]
-    try:
-        counts = min_max(weights, num_stages=num_stages, allowed=_within(layers, in_flight, memory_bytes))
-    except PartitionError as error:
-        if memory_bytes is None or len(layers) < num_stages:
-            raise
-        raise PartitionError(
-            f"no cut into {num_stages} stages keeps every stage within {memory_bytes} bytes "
-            f"(all layers together need {sum(_memory(layer, 1) for layer in layers)} bytes with one microbatch in "
-            f"flight); use more stages, smaller microbatches or recomputation"
-        ) from error
-    return evaluate(layers, layers_per_stage=counts, objective=objective, in_flight=in_flight)
+    kept = [_kept(in_flight, stage) for stage in range(num_stages)]
+    if memory_bytes is not None and len(layers) >= num_stages > 0:
+        nearest = least_memory(layers, in_flight=kept)
+        if nearest > memory_bytes:
+            raise NothingFits(
+                f"no cut into {num_stages} stages keeps every stage within {memory_bytes} bytes; the least that has "
+                f"one is {nearest} bytes ({nearest / 2**20:.1f} MiB): allow that much, or use more stages, smaller "
+                f"microbatches or recomputation",
+                nearest_bytes=nearest,
+            )
+    counts = min_max(weights, num_stages=num_stages, allowed=within(layers, kept, memory_bytes))
+    decided = None if memory_bytes is None else "no cut within the memory limit has a faster slowest stage"
+    return evaluate(layers, layers_per_stage=counts, objective=objective, in_flight=in_flight, decided=decided)
 
 
 def evaluate(
@@ -72,8 +104,15 @@ def evaluate(
     layers_per_stage: Sequence[int],
     objective: Objective | None = None,
     in_flight: Sequence[int] = (),
+    ranks: Sequence[int] = (),
+    decided: str | None = None,
 ) -> Partition:
-    """What the stages of a given cut take. Raises `PartitionError` where counts and layers do not match."""
+    """What the stages of a given cut take. Raises `PartitionError` where counts and layers do not match.
+
+    Args:
+        ranks: the rank of every stage; none: each stage has its own.
+        decided: what decided the cut, where more than the slowest stage did.
+    """
     counts = tuple(layers_per_stage)
     if sum(counts) != len(layers) or min(counts, default=0) < 1:
         raise PartitionError(
@@ -85,6 +124,7 @@ def evaluate(
     times = tuple(sum(layer.time_ns for layer in stage) for stage in held)
     slowest = times.index(max(times))
     mean = sum(times) / len(times)
+    owners = tuple(ranks) or tuple(range(len(counts)))
     return Partition(
         layers_per_stage=counts,
         boundaries=edges[:-1],
@@ -93,50 +133,31 @@ def evaluate(
         bottleneck_ns=times[slowest],
         imbalance=times[slowest] / mean if mean else 1.0,
         stage_memory_bytes=tuple(
-            sum(_memory(layer, _kept(in_flight, stage)) for layer in layers_of) for stage, layers_of in enumerate(held)
+            StageMemory.of_layers(stage).with_in_flight(_kept(in_flight, index)) for index, stage in enumerate(held)
         ),
+        stage_parameters=tuple(sum(layer.parameters for layer in stage) for stage in held),
         objective=objective,
-        reason=_reason(held, times, slowest, objective),
+        reason=reason_of(held, objective=objective, decided=decided),
+        rank_time_ns=tuple(
+            sum(time for time, owner in zip(times, owners, strict=True) if owner == rank)
+            for rank in range(max(owners) + 1)
+        ),
     )
 
 
-def _kept(in_flight: Sequence[int], stage: int) -> int:
-    return in_flight[stage] if stage < len(in_flight) else 1
-
-
-def _memory(layer: LayerCost, kept: int) -> int:
-    return layer.parameter_bytes + layer.optimizer_bytes + layer.activation_bytes * kept
-
-
-def _within(layers: Sequence[LayerCost], in_flight: Sequence[int], memory_bytes: int | None) -> Allowed | None:
+def within(layers: Sequence[LayerCost], in_flight: Sequence[int], memory_bytes: int | None) -> Allowed | None:
+    """Which stages may hold which layers: the limit depends on how many microbatches each stage keeps at once."""
     if memory_bytes is None:
         return None
-    fixed = (0, *accumulate(layer.parameter_bytes + layer.optimizer_bytes for layer in layers))
-    kept = (0, *accumulate(layer.activation_bytes for layer in layers))
+    each = [StageMemory.of_layers([layer]) for layer in layers]
+    fixed = (0, *accumulate(memory.fixed_bytes for memory in each))
+    kept = (0, *accumulate(memory.activation_bytes for memory in each))
 
     def allowed(stage: int, first: int, end: int) -> bool:
-        return fixed[end] - fixed[first] + (kept[end] - kept[first]) * _kept(in_flight, stage) <= memory_bytes
+        return fixed[end] - fixed[first] + (kept[end] - kept[first]) * in_flight[stage] <= memory_bytes
 
     return allowed
 
 
-def _reason(
-    held: Sequence[Sequence[LayerCost]], times: Sequence[int], slowest: int, objective: Objective | None
-) -> str:
-    stage, total = held[slowest], sum(times)
-    names = stage[0].name if len(stage) == 1 else f"{stage[0].name} to {stage[-1].name}"
-    over = times[slowest] * len(times) / total if total else 1.0
-    fact = f"stage {slowest} ({names}) is the slowest with {over:.3g} times the mean"
-    match objective:
-        case None:
-            return f"the counts were given; {fact}"
-        case Objective.PARAMETERS:
-            return f"parameters were made even, not time; {fact}"
-        case Objective.TIME:
-            if len(held) == 1:
-                return "one stage holds every layer"
-            if min(times) == max(times):
-                return "all stages take the same time"
-            if len(stage) == 1:
-                return f"{fact}: one layer alone, so no cut is faster; more stages would not help"
-            return f"{fact}; no contiguous cut has a faster slowest stage"
+def _kept(in_flight: Sequence[int], stage: int) -> int:
+    return in_flight[stage] if stage < len(in_flight) else 1

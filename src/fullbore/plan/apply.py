@@ -29,6 +29,7 @@ def with_recipe(config: RunConfig, recipe: Recipe) -> RunConfig:
         chunks=layout.chunks,
         microbatches=recipe.microbatches,
         schedule=recipe.schedule,
+        options=dict(recipe.schedule_options),
         partition=recipe.layers_per_stage,
         recompute=recipe.recompute or "none",
     )

@@ -17,10 +17,11 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, PartitionError
 from fullbore.ir.recipe import Recipe
 from fullbore.ir.schedule import Schedule
+from fullbore.partition.best import best_partition
 from fullbore.partition.equal import equal
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import Objective
-from fullbore.partition.partition import Partition, evaluate, solve
+from fullbore.partition.partition import Partition, evaluate
 from fullbore.plan.recompute import recomputed_layers, with_recompute
 from fullbore.plan.schedule import layout_of, schedule_of
 from fullbore.simulate.engine import simulate
@@ -90,7 +91,7 @@ def resolve(
     schedule = schedule_of(config)
     recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
     layers = None if costs is None else with_recompute(costs, names=recomputed)
-    counts, partition = _cut(config, layers=layers, schedule=schedule, num_layers=len(layer_names))
+    counts, partition = _cut(config, layers=layers, schedule=schedule, num_layers=len(layer_names), links=links)
     recipe = Recipe(
         layout=layout_of(config),
         microbatch_size=sizes.microbatch_size,
@@ -99,6 +100,7 @@ def resolve(
         schedule=schedule.name,
         accumulation=sizes.accumulation,
         recompute=recomputed,
+        schedule_options=dict(pipeline.options),
     )
     predicted = None
     if layers is not None and partition is not None:
@@ -107,7 +109,12 @@ def resolve(
 
 
 def _cut(
-    config: RunConfig, *, layers: Sequence[LayerCost] | None, schedule: Schedule, num_layers: int
+    config: RunConfig,
+    *,
+    layers: Sequence[LayerCost] | None,
+    schedule: Schedule,
+    num_layers: int,
+    links: Sequence[Link],
 ) -> tuple[tuple[int, ...], Partition | None]:
     choice, num_stages = config.pipeline.partition, schedule.num_stages
     if choice in ("profile", "parameters"):
@@ -117,7 +124,7 @@ def _cut(
                 'profile first, or use "equal" or a list of layers per stage'
             )
         objective = Objective.TIME if choice == "profile" else Objective.PARAMETERS
-        best = solve(layers, num_stages=num_stages, objective=objective, in_flight=in_flight(schedule))
+        best = best_partition(layers, schedule=schedule, objective=objective, links=links)
         return best.layers_per_stage, best
     counts = equal(num_layers, num_stages=num_stages) if isinstance(choice, str) else choice
     if sum(counts) != num_layers:
@@ -128,7 +135,9 @@ def _cut(
         )
     if layers is None:
         return counts, None
-    return counts, evaluate(layers, layers_per_stage=counts, in_flight=in_flight(schedule))
+    return counts, evaluate(
+        layers, layers_per_stage=counts, in_flight=in_flight(schedule), ranks=schedule.placement.ranks
+    )
 
 
 def _predict(

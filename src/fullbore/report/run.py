@@ -44,6 +44,11 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
     if plan.stage_costs is None:
         return None
     recipe = plan.recipe
-    schedule = get(recipe.schedule).build(recipe.layout.pipeline, num_microbatches=recipe.microbatches)
+    schedule = get(recipe.schedule).build(
+        recipe.layout.pipeline,
+        num_microbatches=recipe.microbatches,
+        num_chunks=recipe.layout.chunks,
+        options=recipe.schedule_options,
+    )
     one_pass = simulate(schedule, costs=plan.stage_costs)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)

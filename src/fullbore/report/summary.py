@@ -63,7 +63,7 @@ def render_summary(
     )
     if clock_uncertainty_ns:
         parts[-1] += f"clocks           agree to {clock_uncertainty_ns / 1000:.3g} us; shorter waits mean nothing\n"
-    parts.append(_next(slowest, shown, run_dir=run_dir))
+    parts.append(_next(slowest, shown, bubble, run_dir=run_dir, schedule=schedule))
     return "\n".join(parts)
 
 
@@ -93,27 +93,36 @@ def _slowest(timeline: Timeline) -> _Slowest:
 
 
 def _comparison(bubble: Bubble, predicted: Timeline | None, scale: TimeScale) -> str:
+    idle = sum(bubble.idle_fraction) / len(bubble.idle_fraction)
+    share = f"ranks idle       {idle:.1%} of the pass on average; the busiest rank sets the bubble fraction\n"
     if predicted is None:
-        return (
+        return share + (
             f"bubble fraction  {bubble.bubble_fraction:.1%} of wall time (not predicted)\n"
             f"pipeline pass    {scale.format(bubble.makespan_ns)} (not predicted)\n"
         )
     expected = bubble_of(predicted)
     change = bubble.makespan_ns / expected.makespan_ns - 1 if expected.makespan_ns else 0.0
-    return (
+    return share + (
         f"bubble fraction  {bubble.bubble_fraction:.1%} of wall time, predicted {expected.bubble_fraction:.1%}\n"
         f"pipeline pass    {scale.format(bubble.makespan_ns)}, predicted {scale.format(expected.makespan_ns)} "
         f"({change:+.1%})\n"
     )
 
 
-def _next(slowest: _Slowest, timeline: Timeline, *, run_dir: Path | None) -> str:
+def _next(slowest: _Slowest, timeline: Timeline, bubble: Bubble, *, run_dir: Path | None, schedule: str | None) -> str:
     lines = []
     where = str(run_dir) if run_dir is not None else "RUN_DIR"
     if slowest.over_mean > _UNEVEN:
+        stages = {span.action.stage for span in timeline.spans if span.action is not None}
+        chunks = len(stages) // timeline.num_ranks
+        sizes = f"-p {timeline.num_ranks}" + (f" -v {chunks} --schedule {schedule}" if chunks > 1 and schedule else "")
+        mean_ns = slowest.time_ns / slowest.over_mean
+        lost_ns = round(slowest.time_ns - mean_ns)
+        idle_ns = bubble.makespan_ns - max(bubble.busy_ns)
+        what = "imbalance, not waiting" if lost_ns > idle_ns else "imbalance, and more than that is lost to waiting"
         lines.append(
-            f"stage {slowest.stage} computes {slowest.over_mean - 1:.0%} more than the mean: imbalance, not waiting; "
-            f"see `fullbore partition {where} -p {timeline.num_ranks}`"
+            f"stage {slowest.stage} computes {slowest.over_mean - 1:.0%} more than the mean: {what}; "
+            f"`fullbore partition {where} {sizes}` cuts by what the stages of this run took"
         )
     if run_dir is not None:
         lines.append(f"every span: `fullbore trace export {where} -o trace.json`, then open it in ui.perfetto.dev")

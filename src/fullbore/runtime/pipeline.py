@@ -32,6 +32,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.models.recompute import apply_recompute
+from fullbore.models.share import share_weights
 from fullbore.partition.equal import equal
 from fullbore.runtime.batch import split_batch
 from fullbore.runtime.board import ProgressBoard
@@ -61,6 +62,8 @@ class Pipeline:
             from ``seed``; a module with weights keeps them.
         num_microbatches: m; the batch given to `step` is cut into this many equal slices.
         schedule: a registered name, or a `Schedule` for exactly these ranks and microbatches.
+        num_chunks: stages per rank, for a registered name that takes them; its own number by default.
+        schedule_options: what else a registered schedule takes, as ``{"group_size": 8}``.
         layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers.
         objective: what is summed and counted; a language model brings its own.
         recompute: layers that run their forward again in the backward instead of keeping activations.
@@ -78,6 +81,8 @@ class Pipeline:
         *,
         num_microbatches: int,
         schedule: str | Schedule = "1f1b",
+        num_chunks: int | None = None,
+        schedule_options: Mapping[str, int] | None = None,
         layers_per_stage: Literal["equal"] | Sequence[int] = "equal",
         objective: Objective | None = None,
         recompute: Sequence[str] = (),
@@ -102,7 +107,9 @@ class Pipeline:
         self._board = board
         self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
         self._mesh = mesh if mesh is not None else _mesh_of_world(schedule, self._device, timeout_s)
-        self.schedule = _schedule_for(schedule, self._mesh.num_ranks, num_microbatches)
+        self.schedule = _schedule_for(
+            schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
+        )
         self._edges = _edges(self._model, layers_per_stage, self.schedule.num_stages)
 
         placement = self.schedule.placement
@@ -110,7 +117,8 @@ class Pipeline:
         self._spans = SpanList()
         told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
         self._recorder = StepRecorder(self._device, told, rank=self.rank)
-        self._stages = {stage: self._build(stage, seed, recompute) for stage in placement.stages_of(Rank(self.rank))}
+        here = placement.stages_of(Rank(self.rank))
+        self._stages = share_weights({stage: self._build(stage, seed, recompute) for stage in here})
         self._weights = {name: w for stage in self._stages.values() for name, w in stage.weights.items()}
         self._gradients = GradientStore(self._weights)
         owner_of_layer = [placement.rank_of(StageIndex(s)) for s in range(len(self._edges) - 1) for _ in self._span(s)]
@@ -366,9 +374,21 @@ def _mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -
     return Mesh(Layout(pipeline=ranks), device=device, timeout_s=timeout_s)
 
 
-def _schedule_for(schedule: str | Schedule, num_ranks: int, num_microbatches: int) -> Schedule:
+def _schedule_for(
+    schedule: str | Schedule,
+    num_ranks: int,
+    num_microbatches: int,
+    *,
+    num_chunks: int | None,
+    options: Mapping[str, int] | None,
+) -> Schedule:
     if isinstance(schedule, str):
-        return get(schedule).build(num_ranks, num_microbatches=num_microbatches)
+        return get(schedule).build(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+    if num_chunks is not None or options:
+        raise ScheduleError(
+            f"a Schedule already says its stages per rank and its order (schedule={schedule.name!r}, "
+            f"num_chunks={num_chunks}, schedule_options={dict(options or {})}); leave out both, or give a name"
+        )
     if (schedule.num_ranks, schedule.num_microbatches) != (num_ranks, num_microbatches):
         raise ScheduleError(
             f"the schedule is for {schedule.num_ranks} ranks and {schedule.num_microbatches} microbatches; "

@@ -18,9 +18,9 @@ from fullbore.ids import StageIndex
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.entry import ScheduleEntry
-from fullbore.schedules.formulas import fill_and_drain_makespan
+from fullbore.schedules.formulas import fill_and_drain_span
 from fullbore.schedules.one_forward_one_backward import alternating
-from fullbore.schedules.sizes import require_sizes
+from fullbore.schedules.sizes import Sizes, require_sizes
 
 __all__ = ["ENTRY", "eager_one_forward_one_backward"]
 
@@ -35,8 +35,8 @@ def eager_one_forward_one_backward(num_ranks: int, *, num_microbatches: int) -> 
     return Schedule("eager-1f1b", Placement.linear(num_ranks), num_microbatches, orders)
 
 
-def _peak_activations(num_ranks: int, *, num_microbatches: int, rank: int) -> int:
-    return min(2 * (num_ranks - rank) - 1, num_microbatches)
+def _peak(sizes: Sizes, rank: int) -> int:
+    return min(2 * (sizes.num_ranks - rank) - 1, sizes.num_microbatches)
 
 
 ENTRY = ScheduleEntry(
@@ -44,9 +44,7 @@ ENTRY = ScheduleEntry(
     summary="1F1B with twice the warmup, which hides transfers behind forwards",
     paper="Zhuang et al., On Optimizing the Communication of Model Parallelism, arXiv 2211.05322",
     constraints="any number of ranks and microbatches",
-    build=eager_one_forward_one_backward,
-    chunks=1,
-    splits_backward=False,
-    peak_activations=_peak_activations,
-    makespan=fill_and_drain_makespan,
+    make=lambda sizes: eager_one_forward_one_backward(sizes.num_ranks, num_microbatches=sizes.num_microbatches),
+    peak=_peak,
+    span=fill_and_drain_span,
 )

@@ -22,8 +22,8 @@ from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.entry import ScheduleEntry
-from fullbore.schedules.formulas import fill_and_drain_makespan
-from fullbore.schedules.sizes import require_sizes
+from fullbore.schedules.formulas import fill_and_drain_span
+from fullbore.schedules.sizes import Sizes, require_sizes
 
 __all__ = ["ENTRY", "gpipe"]
 
@@ -39,8 +39,9 @@ def gpipe(num_ranks: int, *, num_microbatches: int) -> Schedule:
     return Schedule("gpipe", Placement.linear(num_ranks), num_microbatches, orders)
 
 
-def _peak_activations(num_ranks: int, *, num_microbatches: int, rank: int) -> int:
-    return num_microbatches
+def _peak(sizes: Sizes, rank: int) -> int:
+    del rank
+    return sizes.num_microbatches
 
 
 ENTRY = ScheduleEntry(
@@ -48,9 +49,7 @@ ENTRY = ScheduleEntry(
     summary="all forwards, then all backwards; keeps every microbatch's activations",
     paper="Huang et al., GPipe, arXiv 1811.06965",
     constraints="any number of ranks and microbatches",
-    build=gpipe,
-    chunks=1,
-    splits_backward=False,
-    peak_activations=_peak_activations,
-    makespan=fill_and_drain_makespan,
+    make=lambda sizes: gpipe(sizes.num_ranks, num_microbatches=sizes.num_microbatches),
+    peak=_peak,
+    span=fill_and_drain_span,
 )

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fullbore.errors import ScheduleError
-from fullbore.schedules import eager_one_forward_one_backward, gpipe, one_forward_one_backward
+from fullbore.schedules import (
+    eager_one_forward_one_backward,
+    gpipe,
+    interleaved_one_forward_one_backward,
+    looped_bfs,
+    one_forward_one_backward,
+)
 from fullbore.schedules.entry import ScheduleEntry
 
 __all__ = ["NOT_BUILT_YET", "REGISTRY", "ScheduleEntry", "get"]
@@ -16,6 +22,8 @@ _ENTRIES = (
     gpipe.ENTRY,
     one_forward_one_backward.ENTRY,
     eager_one_forward_one_backward.ENTRY,
+    interleaved_one_forward_one_backward.ENTRY,
+    looped_bfs.ENTRY,
 )
 
 REGISTRY: Mapping[str, ScheduleEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -1,10 +1,28 @@
-"""The check of sizes that every schedule starts with."""
+"""Sizes: what a schedule is made for, checked once and then passed around as one value."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
 from fullbore.errors import ScheduleError
 
-__all__ = ["require_sizes"]
+__all__ = ["Sizes", "require_sizes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """p ranks, m microbatches, v chunks a rank, and the schedule's own options, none absent."""
+
+    num_ranks: int
+    num_microbatches: int
+    num_chunks: int = 1
+    options: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def num_stages(self) -> int:
+        return self.num_ranks * self.num_chunks
 
 
 def require_sizes(name: str, **sizes: int) -> None:

@@ -78,9 +78,8 @@ def join(worker: Worker | None, config: RunConfig, *, device: Device | None = No
     share_cores(ranks_here)
     if device is None:
         device = open_device(config.train.device, local_rank=local_rank())
-    layout = layout_of(config)
     store = store_of(worker) if worker is not None and worker.num_ranks > 1 else None
-    mesh = Mesh(layout, device=device, timeout_s=config.train.timeout_s, store=store)
+    mesh = Mesh(layout_of(config), device=device, timeout_s=config.train.timeout_s, store=store)
     board = ProgressBoard(worker.board, num_ranks=worker.num_ranks) if worker is not None else None
     return Place(device, mesh, board)
 

@@ -13,12 +13,14 @@ nothing is faster.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
-from fullbore.ids import Rank, StageIndex
+from fullbore.ids import Rank
 from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
+from fullbore.simulate.delays import boundary_delays
 
 __all__ = ["load_bound"]
 
@@ -32,16 +34,16 @@ def load_bound(
         costs: one for each stage.
         links: one for each boundary; used only where the boundary joins different ranks. None: all free.
     """
-    ranks = schedule.placement.ranks
+    delays = boundary_delays(schedule.placement, links=links, message_bytes=message_bytes)
     kinds = {(action.stage, action.kind) for order in schedule.orders for action in order}
-    head, tail = [0], [0]
-    for stage in range(1, schedule.num_stages):
-        above = StageIndex(stage - 1)
-        delay = links[above].delay_ns(message_bytes) if links and ranks[above] != ranks[stage] else 0
-        whole = (above, Kind.BACKWARD_INPUT) not in kinds
-        back = costs[above].of(Kind.BACKWARD if whole else Kind.BACKWARD_INPUT)
-        head.append(head[above] + delay + costs[above].forward)
-        tail.append(tail[above] + delay + (back if any((above, k) in kinds for k in _BACKWARDS) else 0))
+    head, tail = [0] * schedule.num_stages, [0] * schedule.num_stages
+    for stream in schedule.placement.streams:
+        for above, stage in pairwise(stream):
+            delay = delays[min(above, stage)]
+            whole = (above, Kind.BACKWARD_INPUT) not in kinds
+            back = costs[above].of(Kind.BACKWARD if whole else Kind.BACKWARD_INPUT)
+            head[stage] = head[above] + delay + costs[above].forward
+            tail[stage] = tail[above] + delay + (back if any((above, k) in kinds for k in _BACKWARDS) else 0)
     return max(
         min(head[stage] for stage in schedule.placement.stages_of(rank))
         + sum(costs[action.stage].of(action.kind) for action in schedule.order_of(rank))

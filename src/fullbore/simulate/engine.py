@@ -4,7 +4,8 @@
     arrival = end of the producer + delay of the link if the boundary crosses ranks, + 0 on the same rank
 
 A sender is never blocked. All times are integers and the order of every rank is fixed, so one pass in flow order
-gives every time exactly, without an event queue: linear in the number of actions.
+gives every time exactly, without an event queue: linear in the number of actions. `fullbore.simulate.compiled` gives
+the same times faster where one schedule is simulated for many costs; this is what it is held against.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Sequence
 
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
-from fullbore.errors import CostsError, InvalidSchedule
-from fullbore.ir.action import Message, Payload
-from fullbore.ir.flow import flow, message_made, message_needed
+from fullbore.errors import InvalidSchedule
+from fullbore.ir.action import Message
+from fullbore.ir.flow import consumer_of, flow, made_by, needed_by
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import Rule
+from fullbore.simulate.delays import boundary_delays, require_costs
 from fullbore.timeline.span import Activity, Row, Span, Timeline
 
 __all__ = ["simulate"]
@@ -42,10 +44,9 @@ def simulate(
         InvalidSchedule: some action can never start; names each stuck action and what it waits for.
         CostsError: not one cost a stage, or not one link or size a boundary.
     """
-    num_stages = schedule.num_stages
-    if len(costs) != num_stages:
-        raise CostsError(f"a simulation needs one cost for each of the {num_stages} stages (given {len(costs)})")
-    delays = _delays(schedule, links=links, message_bytes=message_bytes)
+    placement = schedule.placement
+    require_costs(costs, num_stages=schedule.num_stages)
+    delays = boundary_delays(placement, links=links, message_bytes=message_bytes)
     walk = flow(schedule)
     if walk.stuck:
         text = "; ".join(map(str, walk.stuck))
@@ -55,7 +56,7 @@ def simulate(
     spans: list[Span] = []
     for step in walk.steps:
         action, rank = step.action, step.rank
-        needed = message_needed(action, num_stages=num_stages)
+        needed = needed_by(action, placement)
         ready = arrival[needed] if needed is not None else 0
         idle_since = free_at[rank]
         start = ready if idle_since is None else max(idle_since, ready)
@@ -64,28 +65,7 @@ def simulate(
         end = start + costs[action.stage].of(action.kind)
         spans.append(Span(rank, Row.COMPUTE, action, None, start, end))
         free_at[rank] = end
-        made = message_made(action, num_stages=num_stages)
+        made = made_by(action, placement)
         if made is not None:
-            arrival[made] = end + delays[_boundary(made)]
+            arrival[made] = end + delays[min(made.stage, consumer_of(made, placement))]
     return Timeline.of(spans, num_ranks=schedule.num_ranks)
-
-
-def _boundary(message: Message) -> int:
-    """Boundary s lies between stage s and stage s + 1."""
-    return message.stage if message.payload is Payload.ACTIVATION else message.stage - 1
-
-
-def _delays(schedule: Schedule, *, links: Sequence[Link], message_bytes: Sequence[int] | int) -> list[int]:
-    num_boundaries = schedule.num_stages - 1
-    sizes = [message_bytes] * num_boundaries if isinstance(message_bytes, int) else list(message_bytes)
-    held = list(links) or [Link()] * num_boundaries
-    for noun, given in (("link", len(held)), ("message size", len(sizes))):
-        if given != num_boundaries:
-            raise CostsError(
-                f"a simulation needs one {noun} for each of the {num_boundaries} boundaries (given {given})"
-            )
-    ranks = schedule.placement.ranks
-    return [
-        link.delay_ns(size) if ranks[boundary] != ranks[boundary + 1] else 0
-        for boundary, (link, size) in enumerate(zip(held, sizes, strict=True))
-    ]

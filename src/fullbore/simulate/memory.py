@@ -1,28 +1,97 @@
-"""Memory: how many activations each rank keeps at once. It follows from the order alone; costs do not matter.
+"""Memory: how many activations and how many bytes each rank keeps at once.
 
 +1 at a forward, -1 at the end of the action that uses the activation last (a whole backward, or the weight half of a
 split one). 1F1B, p = 4, m = 8: 4 3 2 1. A forward whose backward never comes (evaluation) keeps nothing.
+
+How much is kept at most follows from the order alone; costs do not matter. When it is kept does, so `memory_curve`
+takes a timeline. With several chunks a rank, their peaks may come at different moments: the peak of the sum is taken,
+never the sum of the peaks.
 """
 
 from __future__ import annotations
 
-from fullbore.ir.action import Kind
-from fullbore.ir.schedule import Schedule
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-__all__ = ["peak_activations"]
+from fullbore.costs.memory import StageMemory
+from fullbore.errors import CostsError
+from fullbore.ids import Rank
+from fullbore.ir.action import Compute, Kind
+from fullbore.ir.placement import Placement
+from fullbore.ir.schedule import Schedule
+from fullbore.timeline.span import Row, Timeline
+
+__all__ = ["MemoryPoint", "memory_curve", "peak_activations", "peak_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """From this moment on, a rank keeps this much."""
+
+    time_ns: int
+    bytes: int
 
 
 def peak_activations(schedule: Schedule) -> tuple[int, ...]:
     """Peak per rank, in activations of one (stage, microbatch): with v chunks, v of them are one share. Linear."""
     peaks = []
     for order in schedule.orders:
-        freed = {(action.stage, action.microbatch) for action in order if action.kind.frees_activation}
         alive = peak = 0
-        for action in order:
-            if action.kind is Kind.FORWARD and (action.stage, action.microbatch) in freed:
-                alive += 1
-                peak = max(peak, alive)
-            elif action.kind.frees_activation:
-                alive -= 1
+        for _, change in _changes(order):
+            alive += change
+            peak = max(peak, alive)
         peaks.append(peak)
     return tuple(peaks)
+
+
+def peak_bytes(schedule: Schedule, *, stages: Sequence[StageMemory]) -> tuple[int, ...]:
+    """Peak per rank: what its stages always hold, and the most their activations take at once. Linear."""
+    _require_memory(stages, placement=schedule.placement)
+    peaks = []
+    for rank, order in enumerate(schedule.orders):
+        alive = peak = sum(stages[stage].fixed_bytes for stage in schedule.placement.stages_of(Rank(rank)))
+        for position, change in _changes(order):
+            alive += change * stages[order[position].stage].activation_bytes
+            peak = max(peak, alive)
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def memory_curve(
+    timeline: Timeline, *, placement: Placement, stages: Sequence[StageMemory]
+) -> tuple[tuple[MemoryPoint, ...], ...]:
+    """What each rank keeps over time: a step up where a forward starts, one down where the last use ends.
+
+    Predicted and measured timelines alike. Each rank begins with its parameters and optimizer state at the first
+    compute start. O(spans log spans), which is the sorting.
+
+    Raises:
+        CostsError: not one memory a stage.
+    """
+    _require_memory(stages, placement=placement)
+    curves = []
+    for rank in map(Rank, range(timeline.num_ranks)):
+        spans = [(span, span.action) for span in timeline.on(rank, Row.COMPUTE) if span.action is not None]
+        alive = sum(stages[stage].fixed_bytes for stage in placement.stages_of(rank))
+        points = [MemoryPoint(timeline.compute_start_ns, alive)]
+        for position, change in _changes([action for _, action in spans]):
+            span, action = spans[position]
+            alive += change * stages[action.stage].activation_bytes
+            points.append(MemoryPoint(span.start_ns if change > 0 else span.end_ns, alive))
+        curves.append(tuple(points))
+    return tuple(curves)
+
+
+def _changes(order: Sequence[Compute]) -> Iterator[tuple[int, int]]:
+    """(position, +1 or -1) of every activation that is kept and of its last use, in the order of the rank."""
+    freed = {(action.stage, action.microbatch) for action in order if action.kind.frees_activation}
+    for position, action in enumerate(order):
+        if action.kind.frees_activation:
+            yield position, -1
+        elif action.kind is Kind.FORWARD and (action.stage, action.microbatch) in freed:
+            yield position, 1
+
+
+def _require_memory(stages: Sequence[StageMemory], *, placement: Placement) -> None:
+    if len(stages) != placement.num_stages:
+        raise CostsError(f"memory needs one entry for each of the {placement.num_stages} stages (given {len(stages)})")

@@ -88,8 +88,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     place.mesh.close()
     if rank != 0:
         return None
-    tokens = recipe.global_batch * config.data.sequence_length
-    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=resolved, problems=problems)
+    return history.result(run_dir=str(folder), tokens_per_step=None, resolved=resolved, problems=problems)
 
 
 def _executor(

@@ -42,7 +42,7 @@ class History:
         return self.bubbles[-1]
 
     def result(
-        self, *, run_dir: str, tokens_per_step: int, resolved: ResolvedRecipe, problems: Sequence[str | None]
+        self, *, run_dir: str, tokens_per_step: int | None, resolved: ResolvedRecipe, problems: Sequence[str | None]
     ) -> TrainResult:
         """What `fullbore train` answers."""
         step_ns = round(median(self.step_ns[1:] or self.step_ns))
@@ -55,7 +55,7 @@ class History:
             loss=self.losses[-1] if self.losses else None,
             eval_loss=self.eval_losses[-1] if self.eval_losses else None,
             first_eval_loss=self.eval_losses[0] if self.eval_losses else None,
-            tokens_per_s=tokens_per_step * 1e9 / step_ns,
+            tokens_per_s=None if tokens_per_step is None else tokens_per_step * 1e9 / step_ns,
             step_ns=step_ns,
             bubble_fraction_measured=median(self.bubbles[1:] or self.bubbles),
             bubble_fraction_predicted=predicted.bubble.bubble_fraction if predicted else None,

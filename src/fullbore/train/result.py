@@ -22,8 +22,8 @@ class TrainResult:
     first_eval_loss: float | None
     """Before the first step."""
 
-    tokens_per_s: float
-    """Median over the steps after the first."""
+    tokens_per_s: float | None
+    """Median over the steps after the first; None where nothing is computed (emulation)."""
 
     step_ns: int
     """Median wall time of an optimizer step after the first, flush included."""

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from fullbore.costs.layer import LayerCost, write_costs
-from fullbore.plan.recipe_file import read_recipe
+from fullbore.costs.stage import StageCost
+from fullbore.ir.recipe import Layout, Recipe
+from fullbore.plan.recipe_file import read_recipe, write_recipe
+from fullbore.schedules.registry import get
+from fullbore.simulate.engine import simulate
+from fullbore.timeline.shift import shifted
+from fullbore.trace.clock import ClockOffset
+from fullbore.trace.writer import TraceWriter
 from tests.unit.cli.test_main import run
 
 LAYERS = [LayerCost(f"layer{i}", 1_000_000, 1_000_000, 1_000_000, activation_bytes=1 << 20) for i in range(5)]
@@ -25,6 +32,7 @@ def test_the_json_has_the_promised_keys(costs: str, capsys: pytest.CaptureFixtur
     assert set(found) == {
         *("boundaries", "layers_per_stage", "stage_time_ns", "bottleneck_stage", "bottleneck_ns", "imbalance"),
         *("stage_memory_bytes", "makespan_ns", "objective", "reason"),
+        *("balance", "speedup", "rank_time_ns", "rank_memory_bytes", "stage_parameters"),
     }
     assert found["layers_per_stage"] == [2, 1, 1, 1]
     assert found["boundaries"] == [0, 2, 3, 4]
@@ -52,9 +60,8 @@ def test_a_recipe_is_written_that_show_can_draw(costs: str, tmp_path: Path, caps
     ("arguments", "message"),
     [
         (["-p", "6"], "use 5 stages or fewer"),
-        (["-p", "2", "--memory", "2MiB"], "keeps every stage within 2097152 bytes"),
         (["-p", "2", "--memory", "lots"], "a size is a number of bytes, or one with a unit such as 80GiB"),
-        (["-p", "2", "-v", "2"], "use -v 1"),
+        (["-p", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["-p", "2", "--schedule", "1fb1"], "did you mean '1f1b'"),
     ],
 )
@@ -62,3 +69,62 @@ def test_bad_input_is_2(arguments: list[str], message: str, costs: str, capsys: 
     code, out, err = run(capsys, "partition", costs, *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_nothing_within_memory_is_a_no_with_the_nearest_limit(costs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "partition", costs, "-p", "2", "--memory", "2MiB")
+    assert (code, out) == (1, "")
+    assert "keeps every stage within 2097152 bytes; the least that has one is 4194304 bytes (4.0 MiB)" in err
+    assert run(capsys, "partition", costs, "-p", "2", "--memory", "4MiB")[0] == 0
+
+
+def test_chunks_are_weighed_by_rank(costs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("partition", costs, "-p", "2", "-v", "2", "-m", "4", "--schedule", "interleaved-1f1b")
+    code, out, _ = run(capsys, *arguments, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert len(found["layers_per_stage"]) == 4
+    assert sorted(found["rank_time_ns"]) == [6_000_000, 9_000_000]
+    assert found["speedup"] == pytest.approx(15 / 9)
+    assert "rank 0 has the most work; ranks need up to" in run(capsys, *arguments)[1]
+
+
+def traced(folder: Path, *, slow_stage: int) -> None:
+    """A run of the five layers as 3 and 2, in which one stage took twice what the profile says."""
+    recipe = Recipe(Layout(2), 2, 6, (3, 2), "1f1b")
+    write_recipe(folder / "plan.json", recipe)
+    schedule = get("1f1b").build(2, num_microbatches=6)
+    costs = [StageCost(3_000_000, 3_000_000, 3_000_000), StageCost(2_000_000, 2_000_000, 2_000_000)]
+    slow = costs[slow_stage]
+    costs[slow_stage] = StageCost(2 * slow.forward, 2 * slow.backward_input, 2 * slow.backward_weight)
+    step = simulate(schedule, costs=costs)
+    for rank in range(2):
+        clock = ClockOffset(0, 0)
+        with TraceWriter(folder, rank=rank, placement=schedule.placement, schedule="1f1b", clock=clock) as writer:
+            for number in range(3):
+                for span in shifted(step, by_ns=number * 10**9).spans:
+                    if span.rank == rank:
+                        writer.record(span)
+                writer.step_ended(number)
+
+
+def test_a_run_corrects_its_profile(costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the profile 3 and 2 are best; the run says that its first three layers take twice as long."""
+    traced(tmp_path, slow_stage=0)
+    code, out, _ = run(capsys, "partition", str(tmp_path), "-p", "2", "-o", str(tmp_path / "next.json"), "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["layers_per_stage"] == [2, 3]
+    assert found["stage_time_ns"] == [12_000_000, 12_000_000]
+    assert found["reason"] == (
+        "all stages take the same time; layer costs are those of the profile, rescaled to what the stages took in "
+        "2 steps of the run (times 2.00, 1.00 in stages 0 to 1)"
+    )
+    recipe = read_recipe(tmp_path / "next.json").recipe
+    assert (recipe.microbatches, recipe.microbatch_size, recipe.schedule) == (6, 2, "1f1b")
+
+
+def test_a_run_without_a_profile_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "partition", str(tmp_path), "-p", "2")
+    assert code == 2
+    assert "has no profile.json" in err

@@ -10,7 +10,7 @@ import pytest
 from fullbore.costs.stage import StageCost
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import write_recipe
-from fullbore.schedules.registry import REGISTRY
+from fullbore.schedules.registry import REGISTRY, get
 from tests.unit.cli.test_main import run
 
 KEYS = {
@@ -29,13 +29,28 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_json_has_the_promised_keys(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, name, "-p", "4", "-m", "8")
+    chunks = get(name).chunks
     assert set(found) == KEYS
-    assert (found["makespan"], found["ideal"]) == (33, 24)
-    assert found["lower_bound"] == 33
-    assert found["bubble_fraction"] == 1 - 24 / 33
-    assert found["bubble_overhead"] == 33 / 24 - 1
-    assert found["placement"] == [[0], [1], [2], [3]]
+    makespan = 33 if chunks == 1 else 28.5
+    assert (found["makespan"], found["ideal"], found["chunks"], found["stages"]) == (makespan, 24, chunks, 4 * chunks)
+    assert found["lower_bound"] == makespan
+    assert found["bubble_fraction"] == pytest.approx(1 - 24 / makespan, abs=1e-12)
+    assert found["bubble_overhead"] == pytest.approx(makespan / 24 - 1, abs=1e-12)
+    assert found["placement"] == [[0], [1], [2], [3]] * chunks
     assert found["orders"][3][:2] == (["3F0", "3B0"] if name == "1f1b" else found["orders"][3][:2])
+
+
+def test_chunks_and_options_reach_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys, "interleaved-1f1b", "-p", "4", "-m", "8", "-v", "4")
+    assert (found["makespan"], found["stages"], found["peak_activations"][0]) == (26.25, 16, 4.75)
+    sizes = ("-p", "4", "-m", "6", "--option", "group_size=6", "--option", "extra_warmup=1")
+    assert shown(capsys, "interleaved-1f1b", *sizes)["peak_activations"] == [6, 6, 5, 4]
+    assert shown(capsys, "1f1b", "-p", "4", "-m", "9", "--option", "extra_warmup=2")["peak_activations"] == [9, 7, 4, 1]
+
+
+def test_a_chunk_costs_its_part_of_the_ranks_share(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(capsys, "looped-bfs", "-p", "2", "-m", "4", "-v", "3", "--cost", "1:2,1,1", "--comm", "0.25")
+    assert (found["ideal"], found["chunks"]) == (16, 3)
 
 
 def test_peaks_are_microbatch_shares(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,10 +92,13 @@ def test_above_the_memory_cap_the_answer_is_no(capsys: pytest.CaptureFixture[str
         (["1fb1", "-p", "2", "-m", "2"], "did you mean '1f1b'?"),
         (["zb-v", "-p", "2", "-m", "2"], "'zb-v' is not built yet"),
         (["1f1b", "-p", "0", "-m", "2"], "num_ranks=0"),
-        (["1f1b", "-p", "2", "-m", "2", "-v", "2"], "1f1b has 1 stage per rank (given -v 2); use -v 1"),
+        (["1f1b", "-p", "2", "-m", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["1f1b", "-p", "2"], "needs -p RANKS and -m MICROBATCHES, or --recipe FILE; for example -p 4 -m 8"),
-        (["1f1b", "-p", "2", "-m", "2", "--option", "waves=2"], "1f1b has no options (given 'waves')"),
+        (["1f1b", "-p", "2", "-m", "2", "--option", "waves=2"], "1f1b has no option 'waves'; it takes extra_warmup"),
         (["1f1b", "-p", "2", "-m", "2", "--option", "waves"], "an option is written key=value"),
+        (["1f1b", "-p", "2", "-m", "2", "--option", "extra_warmup=1.5"], "with a whole number (given --option 'extra"),
+        (["interleaved-1f1b", "-p", "2", "-m", "3"], "(num_microbatches=3, num_ranks=2); use 2 or 4; or group_size=3"),
+        (["interleaved-1f1b", "-p", "2", "-m", "2", "-v", "0"], "needs num_chunks of at least 1 (num_chunks=0)"),
         (["1f1b", "-p", "2", "-m", "2", "--cost", "1,1"], "forward, backward for the input, backward for the weights"),
         (["1f1b", "-p", "2", "-m", "2", "--recipe", "none.json"], "cannot read the recipe none.json"),
     ],
@@ -109,9 +127,26 @@ def test_a_recipe_gives_the_sizes_and_uneven_stages(tmp_path: Path, capsys: pyte
     assert "--comm has no unit beside the recipe's nanoseconds" in err
 
 
+def test_a_recipe_brings_its_chunks_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "recipe.json"
+    options = {"group_size": 3, "extra_warmup": 0}
+    write_recipe(path, Recipe(Layout(2, 2), 1, 3, (1, 2, 2, 1), "interleaved-1f1b", schedule_options=options))
+    found = shown(capsys, "interleaved-1f1b", "--recipe", str(path))
+    assert (found["stages"], found["microbatches"], found["ideal"]) == (4, 3, 3 * 4.5)
+    assert shown(capsys, "looped-bfs", "--recipe", str(path))["name"] == "looped-bfs"
+    code, _, err = run(capsys, "schedule", "show", "interleaved-1f1b", "--recipe", str(path), "-v", "3")
+    assert (code, err) == (2, "fullbore: -v 3 contradicts the recipe, which has 2; leave out one of them\n")
+
+
 def test_the_list_names_papers_and_constraints(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "schedule", "list", "--json")
     assert code == 0
     entries = json.loads(out)["schedules"]
     assert [entry["name"] for entry in entries] == list(REGISTRY)
     assert all(entry["paper"] and entry["constraints"] and entry["summary"] for entry in entries)
+    interleaved = entries[list(REGISTRY).index("interleaved-1f1b")]
+    assert (interleaved["chunks"], interleaved["takes_chunks"]) == (2, True)
+    assert [option["name"] for option in interleaved["options"]] == ["group_size", "extra_warmup"]
+    _, out, _ = run(capsys, "schedule", "list")
+    assert "-v: any number of stages per rank, 2 by default" in out
+    assert "--option group_size=0: microbatches that" in out

@@ -45,6 +45,9 @@ def test_overrides_win_over_the_file_and_later_ones_over_earlier_ones(tmp_path: 
         ("optimizer.betas=[0.8, 0.9]", "optimizer", "betas", (0.8, 0.9)),
         ('pipeline.recompute=["layers.0"]', "pipeline", "recompute", ("layers.0",)),
         ("model.config.num_hidden_layers=4", "model", "config", {"num_hidden_layers": 4}),
+        ("pipeline.chunks=3", "pipeline", "chunks", 3),
+        ("pipeline.options.group_size=8", "pipeline", "options", {"group_size": 8}),
+        ("pipeline.options={ group_size = 8 }", "pipeline", "options", {"group_size": 8}),
         ("model.config.rope.factor=2.5", "model", "config", {"rope": {"factor": 2.5}}),
     ],
 )
@@ -69,6 +72,10 @@ def test_an_override_inside_a_table_keeps_the_rest_of_it(tmp_path: Path) -> None
         ("model.dtype=fp16", r'one of "float32", "bfloat16", "float64" \(given \'fp16\'\)'),
         ("pipeline.partition=[1, 2.5]", r'"parameters" or a list of whole numbers \(given \[1, 2\.5\]\)'),
         ("optimizer.betas=[0.9]", r"a list of 2 numbers \(given \[0\.9\]\)"),
+        (
+            "pipeline.options={ group_size = 1.5 }",
+            r"options must be a table of whole numbers \(given {'group_size': 1\.5}",
+        ),
         ("train.run_dir=42", r'must be text \(given 42\); write it in quotes: "42"'),
         ("train.steps.x=1", r"train\.steps is not a table"),
         ("model.config.a.b.c=1", r"model\.config\.a is 3 and not a table"),

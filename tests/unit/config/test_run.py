@@ -47,8 +47,11 @@ def test_an_axis_that_is_not_built_is_refused_above_1(axis: str) -> None:
         (lambda: OptimizerConfig(betas=(0.9, 1.0)), r"betas are 0 or more and less than 1 \(betas=\[0\.9, 1\.0\]\)"),
         (lambda: TrainConfig(timeout_s=0), r"train\.timeout_s must be positive"),
         (lambda: TrainConfig(steps=0), r"train\.steps must be at least 1"),
-        (lambda: PipelineConfig(partition=(5, 5, 5)), r"each of the 2 stages .*partition=\[5, 5, 5\]"),
-        (lambda: PipelineConfig(partition=(10, 0)), r"positive number of layers"),
+        (lambda: PipelineConfig(chunks=0), r"pipeline\.chunks must be at least 1 \(chunks=0\)"),
+        (
+            lambda: PipelineConfig(partition=(10, 0)),
+            r"positive number of layers for each stage \(partition=\[10, 0\]\)",
+        ),
         (lambda: ModelConfig(hf="a", factory="b:c"), r"model\.hf or model\.factory, not both"),
         (lambda: ModelConfig(factory="module"), r'the form "package\.module:function" \(factory=\'module\'\)'),
         (lambda: ModelConfig(from_pretrained=True), r"needs model\.hf"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fullbore.errors import InvalidSchedule
+from fullbore.errors import InvalidSchedule, ScheduleError
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
@@ -70,7 +70,7 @@ def test_a_circle_of_waits_names_its_ranks_and_actions() -> None:
         "rank 0 at 0B0 waits for the gradient of stage 1, microbatch 0; "
         "rank 1 at 1F1 waits for the activation of stage 0, microbatch 1: none of them can ever start"
     )
-    with pytest.raises(InvalidSchedule, match=r"rank 0, from position 0: 0F0 \[0B0\] 0F1 0B1"):
+    with pytest.raises(InvalidSchedule, match=r"\nrank 0   0F0  \[0B0\]  0F1   0B1   <-- rank 0, position 1: no-cycle"):
         validate(bad)
 
 
@@ -104,3 +104,30 @@ def test_a_long_list_of_problems_is_cut() -> None:
 
 def test_every_rule_has_a_reason() -> None:
     assert all(rule.reason for rule in Rule)
+
+
+def test_a_bound_on_what_is_in_flight_names_the_first_forward_too_many() -> None:
+    assert problems(two_ranks(*GOOD), most_in_flight=[2, 1]) == ()
+    found = problems(two_ranks(*GOOD), most_in_flight=[1, 0])
+    assert [(p.rule, p.rank, p.position, str(p.action)) for p in found] == [
+        (Rule.IN_FLIGHT, 0, 1, "0F1"),
+        (Rule.IN_FLIGHT, 1, 0, "1F0"),
+    ]
+    with pytest.raises(InvalidSchedule, match="0F1 on rank 0 is activation 2 in flight, of at most 1"):
+        validate(two_ranks(*GOOD), most_in_flight=[1, 1])
+    with pytest.raises(ScheduleError, match=r"one number a rank, 2 of them \(given 1\)"):
+        problems(two_ranks(*GOOD), most_in_flight=[1])
+
+
+def test_split_backwards_keep_until_the_weights_and_evaluation_keeps_nothing() -> None:
+    split = schedule_of([0], ["0F0 0I0 0F1 0W0 0I1 0W1"], num_microbatches=2)
+    assert [p.position for p in problems(split, most_in_flight=[1])] == [2]
+    assert problems(schedule_of([0], ["0F0 0F1"], num_microbatches=2), most_in_flight=[0]) == ()
+
+
+@pytest.mark.parametrize("microbatches", [0, 10**9])
+def test_a_mistyped_number_of_microbatches_is_one_problem(microbatches: int) -> None:
+    orders = GOOD if microbatches else ("", "")
+    found = problems(two_ranks(*orders, num_microbatches=microbatches))
+    assert [(p.rule, p.place) for p in found if p.rule is Rule.COMPLETE] == [(Rule.COMPLETE, "no rank")]
+    assert "are needed, at least 1 (2 stages" in found[-1].message

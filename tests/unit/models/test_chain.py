@@ -128,6 +128,14 @@ def test_the_whole_model_is_the_users_own_forward() -> None:
     assert_same(result, whole(whole_model.module, lambda _, batch: whole_model.call(batch), BATCH, objective=OBJECTIVE))
 
 
+def test_the_whole_model_keeps_its_ties() -> None:
+    """`nn.Module.to_empty` unties: a reference without the tie would have weights of its own that nobody loads."""
+    with torch.device("meta"):
+        layer = nn.Linear(4, 4)
+        model = sequential_model(nn.Sequential(layer, nn.Tanh(), layer))
+    assert [name for name, _ in model.whole().module.named_parameters()] == ["0.weight", "0.bias"]
+
+
 def test_a_weight_outside_of_the_layers_is_refused() -> None:
     module = Residual()
     module.forgotten = nn.Linear(2, 2)

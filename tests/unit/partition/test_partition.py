@@ -6,7 +6,7 @@ from fullbore.costs.layer import LayerCost
 from fullbore.errors import PartitionError
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import Objective
-from fullbore.partition.partition import evaluate, solve
+from fullbore.partition.partition import NothingFits, evaluate, solve
 from fullbore.schedules.registry import get
 from tests.timetable import schedule_of
 
@@ -34,7 +34,8 @@ def test_the_reason_is_one_sentence_about_what_decided() -> None:
         "more stages would not help"
     )
     assert solve(LAYERS, num_stages=2).reason == (
-        "stage 1 (block3 to head) is the slowest with 1.05 times the mean; no contiguous cut has a faster slowest stage"
+        "stage 1 (block3 to head) is the slowest with 1.05 times the mean, 71% of it in head alone; "
+        "no contiguous cut has a faster slowest stage"
     )
     assert solve(LAYERS[1:5], num_stages=2).reason == "all stages take the same time"
     assert solve(LAYERS, num_stages=1).reason == "one stage holds every layer"
@@ -53,8 +54,15 @@ def test_memory_moves_layers_away_from_the_stage_that_keeps_most() -> None:
 
 
 def test_no_cut_within_memory_says_how_much_is_needed() -> None:
-    with pytest.raises(PartitionError, match=r"within 100 bytes \(all layers together need 1371 bytes"):
+    """The nearest limit is exact: with it there is a cut, with one byte less there is none."""
+    with pytest.raises(NothingFits, match=r"within 100 bytes; the least that has one is 750 bytes") as no:
         solve(LAYERS, num_stages=2, memory_bytes=100)
+    assert no.value.nearest_bytes == 750
+    found = solve(LAYERS, num_stages=2, memory_bytes=750)
+    assert max(found.stage_memory_bytes) == 750
+    assert found.reason.endswith("no cut within the memory limit has a faster slowest stage")
+    with pytest.raises(NothingFits):
+        solve(LAYERS, num_stages=2, memory_bytes=749)
 
 
 def test_given_counts_are_evaluated_as_they_are() -> None:
@@ -75,3 +83,54 @@ def test_1f1b_keeps_fewer_microbatches_towards_the_end() -> None:
 def test_several_stages_of_a_rank_are_counted_apart() -> None:
     schedule = schedule_of([0, 0], ["0F0 0F1 1F0 1B0 1F1 1B1 0B0 0B1"], num_microbatches=2)
     assert in_flight(schedule) == (2, 1)
+
+
+def test_a_full_pipe_is_as_fast_as_its_slowest_stage() -> None:
+    """A28: eight stages of 3.153, 3.150 six times, and 3.901 with the head are 6.653 times as fast as one, not 8."""
+    times = [3153, *[3150] * 6, 3901]
+    names = ["embed", *(f"blocks{i}" for i in range(1, 7)), "head"]
+    layers = [LayerCost(name, time, 0, 0) for name, time in zip(names, times, strict=True)]
+    found = evaluate(layers, layers_per_stage=[1] * 8)
+    assert f"{found.balance:.2%}" == "83.16%"
+    assert round(found.speedup, 3) == 6.653
+    assert (found.bottleneck_stage, found.bottleneck_ns) == (7, 3901)
+    assert found.reason == "the counts were given; stage 7 (head) is the slowest with 1.2 times the mean"
+
+
+def test_the_layer_that_makes_a_stage_slow_is_named() -> None:
+    """The same pipe with the head in one stage with the last blocks, as models are cut."""
+    blocks = [LayerCost(f"block{i}", 525, 0, 0) for i in range(46)]
+    layers = [LayerCost("embed", 3, 0, 0), *blocks, LayerCost("head", 1801, 0, 0)]
+    found = evaluate(layers, layers_per_stage=[7, 6, 6, 6, 6, 6, 6, 5])
+    assert found.stage_time_ns == (3153, *[3150] * 6, 3901)
+    assert "stage 7 (block42 to head) is the slowest with 1.2 times the mean, 46% of it in head" in found.reason
+
+
+def test_ranks_with_several_stages_are_weighed_as_a_whole() -> None:
+    found = evaluate(LAYERS, layers_per_stage=[1, 2, 2, 1], ranks=[0, 1, 0, 1])
+    assert found.stage_time_ns == (2, 24, 24, 30)
+    assert found.rank_time_ns == (26, 54)
+    assert found.speedup == pytest.approx(80 / 54)
+    assert found.balance == pytest.approx(40 / 54)
+
+
+def test_totals_are_those_of_the_layers_that_are_there() -> None:
+    """A10: an override that would build one layer of twenty is refused, never run under the name of twenty."""
+    layers = [LayerCost(f"layer{i}", 1, 1, 1, parameters=10 + i) for i in range(20)]
+    with pytest.raises(PartitionError, match=r"given \[1\], which add up to 1; the model has 20"):
+        evaluate(layers, layers_per_stage=[1])
+    for counts in ([20], [19, 1], [4] * 5):
+        found = evaluate(layers, layers_per_stage=counts)
+        assert sum(found.stage_parameters) == sum(layer.parameters for layer in layers)
+        assert sum(found.stage_time_ns) == 60
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(80, 32), (40, 16), (30, 4), (10, 3), (27, 4)])
+def test_no_layer_is_lost_where_counts_do_not_divide(layers: int, stages: int) -> None:
+    """A09: 80 layers over p=16, v=2 once built 64, and 30 over 4 built 28. Every layer is in exactly one stage."""
+    costs = [LayerCost(f"layer{i}", 1, 1, 1, parameters=1 << i) for i in range(layers)]
+    found = solve(costs, num_stages=stages)
+    assert sum(found.layers_per_stage) == layers
+    assert sum(found.stage_parameters) == (1 << layers) - 1
+    for stage, (first, count) in enumerate(zip(found.boundaries, found.layers_per_stage, strict=True)):
+        assert found.stage_parameters[stage] == sum(1 << i for i in range(first, first + count))

@@ -6,6 +6,7 @@ from fullbore.config.run import BatchConfig, PipelineConfig, RunConfig
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.errors import ConfigError, PartitionError, ScheduleError
+from fullbore.plan.apply import with_recipe
 from fullbore.plan.resolve import resolve
 
 NAMES = ("embed", *(f"block{i}" for i in range(8)), "head")
@@ -86,8 +87,47 @@ def test_selective_recomputation_is_refused_as_not_built() -> None:
 
 
 def test_chunks_that_the_schedule_does_not_have_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'1f1b' has 1 stage\(s\) per rank \(pipeline.chunks=2\)"):
+    with pytest.raises(ScheduleError, match=r"1f1b has 1 stage per rank \(num_chunks=2\); use 1"):
         resolve(config(chunks=2), costs=COSTS, layer_names=NAMES)
+
+
+def test_absent_chunks_are_the_schedules_own() -> None:
+    for chunks, stages in ((None, 4), (2, 4), (3, 6)):
+        found = resolve(config(schedule="interleaved-1f1b", chunks=chunks), costs=COSTS, layer_names=NAMES)
+        assert (found.recipe.layout.chunks, found.recipe.layout.num_stages) == (stages // 2, stages)
+        assert found.schedule.num_stages == len(found.recipe.layers_per_stage) == stages
+    assert resolve(config(), costs=COSTS, layer_names=NAMES).recipe.layout.chunks == 1
+
+
+def test_options_reach_the_schedule_and_the_recipe_and_come_back_from_it() -> None:
+    asked = config(schedule="interleaved-1f1b", microbatches=3, options={"group_size": 3})
+    found = resolve(asked, costs=COSTS, layer_names=NAMES)
+    assert found.recipe.schedule_options == {"group_size": 3}
+    assert str(found.schedule.orders[0][2]) == "0F2"
+    again = with_recipe(RunConfig(), found.recipe)
+    assert resolve(again, costs=None, layer_names=NAMES).schedule == found.schedule
+    with pytest.raises(ScheduleError, match=r"num_microbatches=3, num_ranks=2\); use 2 or 4; or group_size=3"):
+        resolve(config(schedule="interleaved-1f1b", microbatches=3), costs=COSTS, layer_names=NAMES)
+    with pytest.raises(ScheduleError, match="1f1b has no option 'group_size'; it takes extra_warmup"):
+        resolve(config(options={"group_size": 3}), costs=COSTS, layer_names=NAMES)
+
+
+def test_a_list_has_one_number_for_each_stage_of_the_schedule() -> None:
+    given = config(schedule="interleaved-1f1b", partition=(2, 3, 3, 2))
+    assert resolve(given, costs=None, layer_names=NAMES).recipe.layers_per_stage == (2, 3, 3, 2)
+    with pytest.raises(
+        ConfigError, match=r"each of the 4 stages of interleaved-1f1b \(2 given: \[5, 5\]; .*chunks=2\)"
+    ):
+        resolve(config(schedule="interleaved-1f1b", partition=(5, 5)), costs=None, layer_names=NAMES)
+    with pytest.raises(ConfigError, match=r"each of the 2 stages of 1f1b \(3 given"):
+        resolve(config(partition=(3, 3, 4)), costs=None, layer_names=NAMES)
+
+
+def test_three_blocks_are_too_few_layers_for_two_ranks_with_three_stages_each() -> None:
+    """A20: refused before any process starts, with the most there can be. Embedding and head count: 5 layers."""
+    names = ("embed", "block0", "block1", "block2", "head")
+    with pytest.raises(PartitionError, match=r"num_stages=6, layers=5.*use 5 stages or fewer"):
+        resolve(config(schedule="looped-bfs", chunks=3, partition="equal"), costs=None, layer_names=names)
 
 
 def test_unknown_and_unbuilt_schedules_are_told_apart() -> None:

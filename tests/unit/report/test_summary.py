@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fullbore.costs.stage import StageCost
 from fullbore.report.summary import render_summary
 from fullbore.timeline.span import Timeline
-from tests.support.timelines import measured
+from tests.support.timelines import measured, of_schedule
 
 EVEN = measured(ranks=2, microbatches=4, start_ns=10**15)
 UNEVEN = measured(ranks=2, microbatches=4, forwards=[1_000_000, 2_000_000])
@@ -33,6 +34,13 @@ def test_an_uneven_run_names_the_stage_and_says_it_is_not_waiting() -> None:
         "stage 1 computes 33% more than the mean: imbalance, not waiting; see `fullbore partition runs/first -p 2`"
     ) in lines
     assert "every span: `fullbore trace export runs/first -o trace.json`, then open it in ui.perfetto.dev" in lines
+
+
+def test_the_advice_says_how_many_stages_a_rank_has() -> None:
+    costs = [StageCost(1000, 1000, 0)] * 3 + [StageCost(2000, 2000, 0)]
+    step = of_schedule("looped-bfs", ranks=2, microbatches=4, costs=costs)
+    text = render_summary(step, predicted=None, width=90, run_dir=Path("runs/first"), schedule="looped-bfs")
+    assert "see `fullbore partition runs/first -p 2 -v 2 --schedule looped-bfs`" in text
 
 
 def test_without_a_prediction_nothing_is_compared() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fullbore.errors import ScheduleError
 from fullbore.schedules.formulas import bubble_fraction, bubble_overhead, utilisation
-from fullbore.schedules.registry import REGISTRY, get
+from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import bubble_of
 from tests.timetable import equal_costs
@@ -25,8 +25,8 @@ def percent(share: Fraction) -> float:
 def test_idle_shares_known_to_everyone(num_ranks: int, num_microbatches: int, idle: float) -> None:
     fraction = bubble_fraction(num_ranks, num_microbatches=num_microbatches)
     assert percent(fraction) == pytest.approx(idle, abs=0.5)
-    for entry in REGISTRY.values():
-        schedule = entry.build(num_ranks, num_microbatches=num_microbatches)
+    for name in ("gpipe", "1f1b", "eager-1f1b"):
+        schedule = get(name).build(num_ranks, num_microbatches=num_microbatches)
         bubble = bubble_of(simulate(schedule, costs=equal_costs(num_ranks)))
         assert bubble.bubble_fraction == pytest.approx(float(fraction), abs=1e-12)
 
@@ -50,6 +50,10 @@ def test_fraction_and_overhead_are_two_things(
 def test_interleaving_divides_the_overhead_by_the_chunks() -> None:
     assert bubble_overhead(4, num_microbatches=8, num_chunks=2) == Fraction(3, 16)
     assert bubble_fraction(4, num_microbatches=8, num_chunks=2) == Fraction(3, 19)
+    for name in ("interleaved-1f1b", "looped-bfs"):
+        schedule = get(name).build(4, num_microbatches=8)
+        bubble = bubble_of(simulate(schedule, costs=equal_costs(8)))
+        assert bubble.bubble_fraction == pytest.approx(3 / 19, abs=1e-12)
 
 
 def test_utilisation_is_the_rest() -> None:

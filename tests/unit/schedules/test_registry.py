@@ -7,7 +7,7 @@ from fullbore.schedules.registry import NOT_BUILT_YET, REGISTRY, get
 
 
 def test_the_registered_names() -> None:
-    assert list(REGISTRY) == ["gpipe", "1f1b", "eager-1f1b"]
+    assert list(REGISTRY) == ["gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"]
     assert all(get(name) is entry and entry.name == name for name, entry in REGISTRY.items())
 
 
@@ -22,7 +22,7 @@ def test_every_entry_tells_what_it_is(name: str) -> None:
     assert entry.summary
     assert "\n" not in entry.summary
     assert entry.constraints
-    kinds = {action.kind.value for order in entry.build(3, num_microbatches=4).orders for action in order}
+    kinds = {action.kind.value for order in entry.build(3, num_microbatches=6).orders for action in order}
     assert kinds == ({"F", "I", "W"} if entry.splits_backward else {"F", "B"})
 
 

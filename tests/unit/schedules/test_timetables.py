@@ -76,6 +76,23 @@ def test_timetable(name: str, num_ranks: int, num_microbatches: int, expected: s
     assert timetable(simulate(schedule, costs=equal_costs(num_ranks))) == rows(expected)
 
 
+def test_extra_warmup_is_a_lead_over_the_next_rank() -> None:
+    schedule = get("1f1b").build(3, num_microbatches=6, options={"extra_warmup": 2})
+    assert timetable(simulate(schedule, costs=equal_costs(3))) == rows("""
+        0  1  2  3  4  5  0' .  1' .  2' 3' .  4' .  5'
+        .  0  1  2  3  0' 4  1' 5  2' 3' .  4' .  5' .
+        .  .  0  0' 1  1' 2  2' 3  3' 4  4' 5  5' .  .
+    """)
+    assert [
+        get("1f1b").peak(get("1f1b").sizes(3, num_microbatches=6, options={"extra_warmup": 2}), r) for r in (0, 1, 2)
+    ] == [6, 4, 1]
+
+
+def test_one_forward_more_for_each_rank_downstream_is_eager() -> None:
+    eager = get("eager-1f1b").build(5, num_microbatches=7)
+    assert get("1f1b").build(5, num_microbatches=7, options={"extra_warmup": 1}).orders == eager.orders
+
+
 ORDERS = {
     "gpipe": ["0F0 0F1 0F2 0B0 0B1 0B2", "1F0 1F1 1F2 1B0 1B1 1B2"],
     "1f1b": ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"],

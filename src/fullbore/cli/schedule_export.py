@@ -1,0 +1,110 @@
+"""`fullbore schedule export`: a schedule as a file that PyTorch, another tool or `schedule check` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from fullbore.cli.output import json_option, print_json, print_text
+from fullbore.cli.schedule_options import parse_options
+from fullbore.errors import ConfigError
+from fullbore.ir.codec import format_schedule
+from fullbore.ir.explicit import ExplicitSchedule
+from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule_file import read_schedule_file
+from fullbore.ir.torch_lower import with_transfers
+from fullbore.ir.torch_write import format_torch_csv
+from fullbore.ir.validate import validate
+from fullbore.schedules.registry import REGISTRY, get
+
+__all__ = ["command", "write_csv"]
+
+_FILE = click.Path(path_type=Path, allow_dash=True)
+
+
+@click.command("export")
+@click.argument("source", metavar="NAME|FILE")
+@click.option("-p", "ranks", type=int, metavar="RANKS", help="Number of ranks.")
+@click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
+@click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule.")
+@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write PyTorch's pipeline CSV; - is stdout.")
+@click.option("--communication", is_flag=True, help="With SEND, RECV and REDUCE_GRAD cells in the CSV.")
+@click.option("--text", "text_file", type=_FILE, metavar="FILE", help="Write fullbore text; - is stdout.")
+@json_option
+def command(
+    source: str,
+    ranks: int | None,
+    microbatches: int | None,
+    chunks: int | None,
+    options: tuple[str, ...],
+    csv_file: Path | None,
+    communication: bool,
+    text_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a schedule into a file: a registered one by NAME, or one read from FILE.
+
+    A FILE has its sizes. PyTorch adds communication to a CSV without; one with --communication runs as it is.
+
+    \b
+    Examples:
+      fullbore schedule export 1f1b -p 4 -m 8 --csv 1f1b.csv
+      fullbore schedule export order.csv --csv lowered.csv --communication
+    """
+    if csv_file is None and text_file is None:
+        raise ConfigError("schedule export needs --csv FILE, --text FILE or both, to know what to write")
+    if communication and csv_file is None:
+        raise ConfigError("--communication is for a CSV; fullbore text has computation only: give --csv FILE too")
+    if as_json and Path("-") in (csv_file, text_file):
+        raise ConfigError("--json and a file on stdout are two answers; name a file, or leave out --json")
+    schedule = _source(source, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options))
+    computed = schedule if isinstance(schedule, Schedule) else schedule.compute_part()
+    validate(computed)
+    written: dict[str, str] = {}
+    if csv_file is not None:
+        lowered = with_transfers(computed) if isinstance(schedule, Schedule) and communication else schedule
+        write_csv(csv_file, lowered if communication else computed)
+        written["csv"] = str(csv_file)
+    if text_file is not None:
+        _write(text_file, format_schedule(computed))
+        written["text"] = str(text_file)
+    if as_json:
+        sizes = {"ranks": computed.num_ranks, "stages": computed.num_stages, "microbatches": computed.num_microbatches}
+        print_json({"name": computed.name, **sizes, "communication": communication, **written})
+    else:
+        for path in written.values():
+            if path != "-":
+                click.echo(f"wrote {path}", err=True)
+
+
+def write_csv(path: Path, schedule: Schedule | ExplicitSchedule) -> None:
+    """PyTorch's CSV of a schedule; ``-`` is stdout."""
+    _write(path, format_torch_csv(schedule))
+
+
+def _write(path: Path, text: str) -> None:
+    if path == Path("-"):
+        print_text(text)
+        return
+    try:
+        path.write_bytes(text.encode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot write the schedule {path}: {error.strerror}") from error
+
+
+def _source(
+    source: str, *, ranks: int | None, microbatches: int | None, chunks: int | None, options: Mapping[str, int]
+) -> Schedule | ExplicitSchedule:
+    """A registered schedule, or a file; the names of schedules come first."""
+    path = Path(source)
+    if source not in REGISTRY and (path.exists() or path.suffix or len(path.parts) > 1):
+        if (ranks, microbatches, chunks) != (None, None, None) or options:
+            raise ConfigError(f"{source} is a file and has its sizes; leave out -p, -m, -v and --option")
+        return read_schedule_file(path)
+    entry = get(source)
+    if ranks is None or microbatches is None:
+        raise ConfigError(f"{source} needs -p RANKS and -m MICROBATCHES; for example -p 4 -m 8")
+    return entry.build(ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)

@@ -1,0 +1,139 @@
+"""Judge: what many cuts of the same layers would take, simulated side by side.
+
+All that a cut changes are the durations of the stages, the sizes at the boundaries and the bytes of the ranks, and all
+of these are differences of prefix sums over the layers. So a thousand cuts are a few array operations, and the compiled
+schedule turns them into a thousand makespans at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fullbore.costs.layer import LayerCost
+from fullbore.costs.links import Link
+from fullbore.costs.memory import StageMemory
+from fullbore.costs.stage import StageCost
+from fullbore.errors import CostsError
+from fullbore.ir.action import Kind
+from fullbore.ir.schedule import Schedule
+from fullbore.simulate.compiled import Ints, compile_schedule, refuse_too_long
+from fullbore.simulate.evaluate import Evaluator
+from fullbore.simulate.sweep import makespans
+
+__all__ = ["Judge", "Score"]
+
+_PARTS = (StageCost(1, 0, 0), StageCost(0, 1, 0), StageCost(0, 0, 1))
+_KIND_OF_PARTS = np.array([[part.of(kind) for part in _PARTS] for kind in Kind], np.int64)
+"""[kind, part] how many times forward, backward for the input and for the weights each kind of action takes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Score:
+    """What one cut takes. The least is the best: first it must fit, then it must be fast, then even."""
+
+    excess_bytes: int
+    """How far the fullest rank is above the memory limit."""
+
+    makespan: int
+    rank_bottleneck: int
+    """Work of the busiest rank for one microbatch."""
+
+    bottleneck: int
+    """Work of the slowest stage for one microbatch."""
+
+
+class Judge:
+    """Scores cuts of ``layers`` for one schedule."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerCost],
+        *,
+        schedule: Schedule,
+        links: Sequence[Link] = (),
+        memory_bytes: int | None = None,
+    ) -> None:
+        """Raises `CostsError` where links are not one a boundary."""
+        num_boundaries, ranks = schedule.num_stages - 1, schedule.placement.ranks
+        if links and len(links) != num_boundaries:
+            raise CostsError(f"one link for each of the {num_boundaries} boundaries (given {len(links)})")
+        self.schedule, self.num_layers = schedule, len(layers)
+        self._compiled = compile_schedule(schedule)
+        self._evaluator = Evaluator(self._compiled)
+        self._memory_bytes = memory_bytes
+        memory = [StageMemory.of_layers([layer]) for layer in layers]
+        columns = (
+            [layer.forward_ns for layer in layers],
+            [layer.backward_input_ns for layer in layers],
+            [layer.backward_weight_ns for layer in layers],
+            [stage.fixed_bytes for stage in memory],
+            [stage.activation_bytes for stage in memory],
+        )
+        self._prefix = np.array([np.cumsum([0, *column]) for column in columns], np.int64)
+        self._work = self._prefix[:3].sum(axis=0)
+        self._delay_after = np.zeros((num_boundaries + 1, len(layers)), np.int64)
+        for boundary, link in enumerate(links):
+            if ranks[boundary] != ranks[boundary + 1]:
+                self._delay_after[boundary] = [link.delay_ns(layer.output_bytes) for layer in layers]
+        refuse_too_long(self.num_actions * (int(self._prefix[:3, -1].sum()) + int(self._delay_after.max(initial=0))))
+        self._on_rank = (np.array(ranks) == np.arange(schedule.num_ranks)[:, None]).astype(np.int64)
+
+    @property
+    def num_actions(self) -> int:
+        return self._compiled.num_actions
+
+    def stage_times(self, cuts: Ints) -> Ints:
+        """[cut, stage] the work of every stage for one microbatch. ``cuts``: [cut, stage] layers of each stage."""
+        return _runs(self._work, cuts)
+
+    def rank_times(self, cuts: Ints) -> Ints:
+        """[cut, rank] the work of every rank for one microbatch: the sum over its chunks."""
+        times: Ints = self.stage_times(cuts) @ self._on_rank.T
+        return times
+
+    def scores(self, cuts: Ints) -> list[Score]:
+        """One score a cut. Linear in cuts times actions."""
+        runs = [_runs(column, cuts) for column in self._prefix[:3]]
+        durations = np.einsum("kc,cns->skn", _KIND_OF_PARTS, np.stack(runs)).reshape(-1, len(cuts))
+        last = np.cumsum(cuts, axis=1) - 1
+        delays = self._delay_after[np.arange(cuts.shape[1]), last].T
+        found = makespans(self._compiled, durations=durations, delays=delays)
+        ranks, stages = self.rank_times(cuts).max(axis=1), self.stage_times(cuts).max(axis=1)
+        columns = (column.tolist() for column in (self.excess(cuts), found, ranks, stages))
+        return [Score(*values) for values in zip(*columns, strict=True)]
+
+    def by_promise(self, cuts: Ints) -> Ints:
+        """The cuts in the order in which they are worth simulating: those that fit, then with the lightest busiest
+        rank, then with the most even ranks, then the same of stages."""
+        stages = self.stage_times(cuts)
+        ranks = stages @ self._on_rank.T
+        keys = (_uneven(stages), stages.max(axis=1), _uneven(ranks), ranks.max(axis=1), self.excess(cuts))
+        ordered: Ints = cuts[np.lexsort(keys)]
+        return ordered
+
+    def peak_bytes(self, cuts: Ints) -> Ints:
+        """[rank, cut] the most each rank keeps at once."""
+        fixed, kept = (_runs(column, cuts).T for column in self._prefix[3:])
+        return self._evaluator.peak_bytes(fixed, kept)
+
+    def excess(self, cuts: Ints) -> Ints:
+        """[cut] how far the fullest rank is above the memory limit; 0 without one."""
+        if self._memory_bytes is None:
+            return np.zeros(len(cuts), np.int64)
+        excess: Ints = np.maximum(self.peak_bytes(cuts).max(axis=0) - self._memory_bytes, 0)
+        return excess
+
+
+def _runs(prefix: Ints, cuts: Ints) -> Ints:
+    """[cut, stage] sums over the layers of every stage."""
+    sums: Ints = np.diff(prefix[np.cumsum(cuts, axis=1)], axis=1, prepend=0)
+    return sums
+
+
+def _uneven(times: Ints) -> Ints:
+    """[cut] the sum of distances from the mean, as whole numbers."""
+    distances: Ints = np.abs(times * times.shape[1] - times.sum(axis=1, keepdims=True)).sum(axis=1)
+    return distances

@@ -1,0 +1,89 @@
+"""What a finished run says about the costs of its layers: its profile, corrected by its own trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median_low
+
+from fullbore.costs.layer import LayerCost, read_costs
+from fullbore.costs.stage import StageCost
+from fullbore.errors import CostsError
+from fullbore.ir.action import Kind
+from fullbore.ir.recipe import Recipe
+from fullbore.partition.rescale import rescale
+from fullbore.plan.recipe_file import read_recipe
+from fullbore.plan.recompute import with_recompute
+from fullbore.timeline.span import Row
+from fullbore.trace.format import trace_path
+from fullbore.trace.reader import Trace, read_trace
+
+__all__ = ["RunCosts", "costs_of_run"]
+
+_STEPS = 20
+"""The last so many steps are enough for a median."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCosts:
+    """Layer costs, and where they come from."""
+
+    layers: tuple[LayerCost, ...]
+    """With the recomputation of the run counted in the backward."""
+
+    recipe: Recipe | None
+    """What was run; None where the folder does not say."""
+
+    source: str | None
+    """One sentence on the correction; None where the profile stands as it is."""
+
+
+def costs_of_run(run_dir: Path) -> RunCosts:
+    """Read ``profile.json``, and ``plan.json`` and the trace where they are there.
+
+    Raises:
+        CostsError: no profile, or one of other layers than were run.
+        RecipeError, TraceError: a file that is there cannot be read.
+    """
+    if not (run_dir / "profile.json").exists():
+        raise CostsError(
+            f"{run_dir} has no profile.json (a rehearsal with --emulate has none); give a run that was profiled, or "
+            "the COSTS.json itself"
+        )
+    layers = read_costs(run_dir / "profile.json")
+    if not (run_dir / "plan.json").exists():
+        return RunCosts(layers, None, None)
+    recipe = read_recipe(run_dir / "plan.json").recipe
+    profiled = with_recompute(layers, names=recipe.recompute)
+    if not trace_path(run_dir, rank=0).exists():
+        return RunCosts(profiled, recipe, None)
+    trace = read_trace(run_dir)
+    if not trace.steps:
+        return RunCosts(profiled, recipe, None)
+    steps = trace.steps[1:][-_STEPS:] or trace.steps
+    measured = _measured(trace, steps)
+    found = rescale(profiled, layers_per_stage=recipe.layers_per_stage, measured=measured)
+    return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)))
+
+
+def _measured(trace: Trace, steps: tuple[int, ...]) -> list[Mapping[Kind, int]]:
+    """For each stage, the median duration of each kind of action over steps and microbatches."""
+    seen: list[dict[Kind, list[int]]] = [{} for _ in range(trace.placement.num_stages)]
+    for step in steps:
+        for span in trace.timeline(step).spans:
+            if span.row is Row.COMPUTE and span.action is not None:
+                seen[span.action.stage].setdefault(span.action.kind, []).append(span.duration_ns)
+    return [{kind: median_low(times) for kind, times in kinds.items()} for kinds in seen]
+
+
+def _source(profiled: tuple[LayerCost, ...], found: tuple[LayerCost, ...], recipe: Recipe, *, num_steps: int) -> str:
+    factors = []
+    for first, end in zip(recipe.boundaries[:-1], recipe.boundaries[1:], strict=True):
+        before, after = (StageCost.of_layers(layers[first:end]).total for layers in (profiled, found))
+        factors.append(f"{after / before:.2f}" if before else "new")
+    return (
+        f"layer costs are those of the profile, rescaled to what the stages took in {num_steps} "
+        f"{'step' if num_steps == 1 else 'steps'} of the run (times {', '.join(factors)} in stages 0 to "
+        f"{len(factors) - 1})"
+    )

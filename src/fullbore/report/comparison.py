@@ -1,0 +1,116 @@
+"""Schedules side by side, for the same sizes and costs: behind `fullbore schedule compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from fullbore.costs.unit import parse_unit_costs
+from fullbore.errors import CostsError, ScheduleError
+from fullbore.report.schedule import ScheduleReport, schedule_report
+from fullbore.schedules.entry import ScheduleEntry
+from fullbore.timeline.scale import TimeScale
+
+__all__ = ["Comparison", "LeftOut", "compare_schedules"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A schedule that is not compared, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The schedules that fit, fastest first, and those that do not."""
+
+    rows: tuple[ScheduleReport, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The JSON answer: each row as `schedule show` has it, without its orders."""
+        rows = [{key: value for key, value in row.document().items() if key != "orders"} for row in self.rows]
+        return {"rows": rows, "left_out": [{"name": one.name, "reason": one.reason} for one in self.left_out]}
+
+    def text(self) -> str:
+        """A table, and below it what does not fit."""
+        head = ("schedule", "chunks", "makespan", "bubble", "overhead", "peak", "bound")
+        table = [head, *map(_cells, self.rows)]
+        widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+        lines = [
+            "  ".join(
+                [f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))]
+            ).rstrip()
+            for row in table
+        ]
+        lines += [
+            "",
+            "bubble: share of wall time; overhead: on top of the busiest rank's work; peak: most microbatch-shares a "
+            "rank",
+            "keeps; bound: no order of this schedule's work is faster",
+        ]
+        if self.left_out:
+            lines += ["", "left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
+        return "\n".join(lines) + "\n"
+
+
+def compare_schedules(
+    entries: Iterable[ScheduleEntry],
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None,
+    cost: str,
+    comm: str,
+    memory_cap: float | None,
+) -> Comparison:
+    """Every entry at these sizes, or the reason why not. Equal makespans: less memory first, then by name.
+
+    Args:
+        num_chunks: None: each schedule's own.
+        cost, comm: as in `fullbore.costs.unit`; a list in ``comm`` fits schedules with that many boundaries only.
+        memory_cap: most microbatch-shares a rank may keep.
+    """
+    rows: list[ScheduleReport] = []
+    left_out: list[LeftOut] = []
+    for entry in entries:
+        try:
+            schedule = entry.build(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+            chunks = schedule.num_stages // num_ranks
+            unit = parse_unit_costs(cost, num_ranks=num_ranks, num_chunks=chunks, comm=comm)
+        except (ScheduleError, CostsError) as error:
+            left_out.append(LeftOut(entry.name, str(error)))
+            continue
+        report = schedule_report(
+            schedule, costs=unit.of(schedule.placement), links=unit.links, scale=TimeScale(unit.scale)
+        )
+        worst = max(report.peak_shares)
+        if memory_cap is not None and worst > memory_cap:
+            reason = f"keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}"
+            left_out.append(LeftOut(entry.name, reason))
+        else:
+            rows.append(report)
+    rows.sort(key=lambda row: (_makespan(row), max(row.peak_shares), row.schedule.name))
+    return Comparison(tuple(rows), tuple(left_out))
+
+
+def _makespan(row: ScheduleReport) -> Fraction:
+    """In the caller's unit: schedules with other chunks count in other ticks."""
+    return Fraction(row.bubble.makespan_ns, row.scale.per_unit)
+
+
+def _cells(row: ScheduleReport) -> tuple[str, ...]:
+    bubble, scale = row.bubble, row.scale
+    return (
+        row.schedule.name,
+        str(row.num_chunks),
+        scale.format(bubble.makespan_ns),
+        f"{bubble.bubble_fraction:.1%}",
+        f"{bubble.bubble_overhead:.1%}",
+        f"{float(max(row.peak_shares)):g}",
+        scale.format(row.lower_bound),
+    )

@@ -1,0 +1,89 @@
+"""Sweep: the end of every action of a compiled schedule, for given durations and delays, exact to the tick.
+
+    end = max(end of the action before it on its rank, end of its source + delay) + duration
+
+Two ways to compute it, both linear in the number of actions and equal to the last bit:
+
+* by level: all actions of a level in a handful of array operations. The cost is per level, so it pays where levels are
+  wide, and most where many sets of costs are computed side by side (the columns of a [node, set] array).
+* one by one: a plain loop over lists. The cost is per action, whatever the shape of the schedule.
+
+`docs/benchmarks.md` has the measurements that the choice between them rests on.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fullbore.simulate.compiled import CompiledSchedule, Ints
+
+__all__ = ["end_times", "makespans"]
+
+_WIDE = 20
+"""Actions a level from which the sweep by level is the faster one for a single set of costs."""
+
+_TOGETHER = 1 << 18
+"""Numbers in one block of columns: wide levels for narrow schedules, and still little enough for a core's cache."""
+
+
+def end_times(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> Ints:
+    """[node] when each action ends; the first possible start is 0. ``durations`` and ``delays`` are [node]."""
+    num_levels = len(compiled.level_edges) - 1
+    wide = compiled.num_actions >= _WIDE * num_levels
+    by_place = (_by_level if wide else _one_by_one)(compiled, durations[compiled.by_level], delays[compiled.by_level])
+    ends = np.empty(compiled.num_actions, np.int64)
+    ends[compiled.by_level] = by_place[1:]
+    return ends
+
+
+def makespans(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> Ints:
+    """[set] when the last action ends, for every column of ``durations`` and ``delays``, which are [row, set].
+
+    Args:
+        durations: [stage * number of kinds + kind, set]: a flat table of costs, as `CompiledSchedule.cost_row` indexes.
+        delays: [boundary, set], with one more row of zeros at the end, as `CompiledSchedule.boundary_row` indexes.
+    """
+    num_sets = durations.shape[1]
+    found = np.zeros(num_sets, np.int64)
+    if not compiled.num_actions:
+        return found
+    cost_row, boundary_row = compiled.cost_row[compiled.by_level], compiled.boundary_row[compiled.by_level]
+    block = max(1, _TOGETHER // compiled.num_actions)
+    free = not delays.any()
+    for first in range(0, num_sets, block):
+        columns = slice(first, first + block)
+        under_way = None if free else delays[:, columns][boundary_row]
+        ends = _by_level(compiled, durations[:, columns][cost_row], under_way)
+        found[columns] = ends.max(axis=0)
+    return found
+
+
+def _by_level(compiled: CompiledSchedule, durations: Ints, delays: Ints | None) -> Ints:
+    """[1 + place(, set)] the ends; place 0 is the time before everything. No delays: all free."""
+    ends = np.zeros((compiled.num_actions + 1, *durations.shape[1:]), np.int64)
+    before, source, edges = compiled.before_place, compiled.source_place, compiled.level_edges
+    first = 0
+    for end in edges[1:]:
+        now = ends.take(source[first:end], axis=0)
+        if delays is not None:
+            now += delays[first:end]
+        np.maximum(now, ends.take(before[first:end], axis=0), out=now)
+        now += durations[first:end]
+        ends[first + 1 : end + 1] = now
+        first = end
+    return ends
+
+
+def _one_by_one(compiled: CompiledSchedule, durations: Ints, delays: Ints) -> Ints:
+    """The same for one set of costs."""
+    ends = [0]
+    for before, source, duration, delay in zip(
+        compiled.before_place.tolist(),
+        compiled.source_place.tolist(),
+        durations.tolist(),
+        delays.tolist(),
+        strict=True,
+    ):
+        free, arrival = ends[before], ends[source] + delay
+        ends.append((free if free > arrival else arrival) + duration)
+    return np.array(ends, np.int64)

@@ -1,0 +1,105 @@
+"""Wiring: which action of a schedule waits for which, as columns. Used once, when a schedule is compiled.
+
+Every rule that the columns rest on is checked on the way (each action once, on the rank of its stage, after the action
+of its own that it needs), so that what compiles is what the exact simulator would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fullbore.errors import InvalidSchedule
+from fullbore.ids import StageIndex
+from fullbore.ir.action import Kind
+from fullbore.ir.flow import flow
+from fullbore.ir.schedule import Schedule
+from fullbore.ir.validate import Rule
+
+__all__ = ["CODE", "KINDS", "Ints", "levels_of", "refused", "sources"]
+
+Ints = NDArray[np.int64]
+
+KINDS = tuple(Kind)
+CODE = {kind: code for code, kind in enumerate(KINDS)}
+"""A kind as a column holds it."""
+
+
+def sources(schedule: Schedule, edges: Sequence[int], stage: Ints, kind: Ints, microbatch: Ints) -> tuple[Ints, Ints]:
+    """[node] the node whose message it needs, and [node] the boundary that message comes over."""
+    placement, num_stages = schedule.placement, schedule.num_stages
+    node = np.arange(len(stage))
+    if stage.max(initial=-1) >= num_stages:
+        raise refused(schedule, Rule.KNOWN_STAGE)
+    if microbatch.max(initial=-1) >= schedule.num_microbatches:
+        raise refused(schedule, Rule.KNOWN_MICROBATCH)
+    rank = np.repeat(np.arange(len(schedule.orders)), np.diff(edges))
+    if (np.array(placement.ranks)[stage] != rank).any():
+        raise refused(schedule, Rule.OWN_STAGE)
+    found = np.full((len(KINDS), num_stages, schedule.num_microbatches), -1)
+    found[kind, stage, microbatch] = node
+    if (found[kind, stage, microbatch] != node).any():
+        raise refused(schedule, Rule.ONCE)
+    forward, whole, half = (found[CODE[k]] for k in (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT))
+    if ((whole >= 0) & (half >= 0)).any():
+        raise refused(schedule, Rule.WHOLE_OR_SPLIT)
+    makes_forward = kind == CODE[Kind.FORWARD]
+    makes_gradient = np.isin(kind, [CODE[k] for k in Kind if k.makes_input_gradient])
+    own = np.where(kind == CODE[Kind.BACKWARD_WEIGHT], half[stage, microbatch], forward[stage, microbatch])
+    if (~makes_forward & ((own < 0) | (own > node))).any():
+        raise refused(schedule, Rule.FORWARD_FIRST)
+    source, boundary = np.full(len(node), -1), np.full(len(node), num_stages - 1)
+    for makes, neighbour, made in (
+        (makes_forward, placement.previous_stage, forward),
+        (makes_gradient, placement.next_stage, np.maximum(whole, half)),
+    ):
+        beside = np.array([_or_none(neighbour(StageIndex(s))) for s in range(num_stages)])
+        waits = np.flatnonzero(makes & (beside[stage] >= 0))
+        giver = beside[stage[waits]]
+        source[waits] = made[giver, microbatch[waits]]
+        boundary[waits] = np.minimum(stage[waits], giver)
+        if (source[waits] < 0).any():
+            raise refused(schedule, Rule.COMPLETE)
+    return source, boundary
+
+
+def _or_none(stage: StageIndex | None) -> int:
+    return -1 if stage is None else stage
+
+
+def levels_of(source: Ints, edges: Sequence[int]) -> list[Ints]:
+    """The nodes of each level; those that wait in a circle are in none. Every node has at most one consumer."""
+    count = len(source)
+    node = np.arange(count)
+    after, consumer = node + 1, np.full(count, -1)
+    after[[edge - 1 for edge in edges if edge > 0]] = -1
+    waits = np.flatnonzero(source >= 0)
+    consumer[source[waits]] = waits
+    waiting = np.ones(count, np.int64)
+    waiting[[edge for edge in edges if edge < count]] = 0
+    waiting += source >= 0
+    levels, ready = [], np.flatnonzero(waiting == 0)
+    while ready.size:
+        levels.append(ready)
+        freed = []
+        for follower in (after[ready], consumer[ready]):
+            let = follower[follower >= 0]
+            waiting[let] -= 1
+            freed.append(let[waiting[let] == 0])
+        ready = np.concatenate(freed)
+    return levels
+
+
+def refused(schedule: Schedule, rule: Rule) -> InvalidSchedule:
+    """A stall is told as the exact simulator tells it; the rest is what `validate` explains."""
+    stuck = flow(schedule).stuck
+    if stuck:
+        text = "; ".join(map(str, stuck))
+        return InvalidSchedule(f"schedule {schedule.name!r} stalls: {text}", rules=(Rule.NO_CYCLE.value,))
+    return InvalidSchedule(
+        f"schedule {schedule.name!r} breaks the rule {rule.value} ({rule.reason}), so it cannot be compiled; "
+        "`fullbore schedule check` shows the place",
+        rules=(rule.value,),
+    )

@@ -1,0 +1,204 @@
+"""`fullbore schedule check`, `export` and `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullbore.ir.schedule_file import read_schedule_file
+from fullbore.ir.torch_lower import with_transfers
+from fullbore.schedules.one_forward_one_backward import one_forward_one_backward
+from fullbore.schedules.registry import REGISTRY
+from tests.golden.regenerate_cli import INPUTS
+from tests.unit.cli.test_main import run
+from tests.unit.cli.test_schedule import KEYS
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, out, _ = run(capsys, "schedule", "check", *arguments, "--json")
+    document: dict[str, Any] = json.loads(out)
+    return code, document
+
+
+def test_an_invalid_schedule_is_1_and_names_rule_cell_and_column(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = checked(capsys, str(INPUTS / "torch-1f1b.csv"))
+    assert (code, found["valid"]) == (1, False)
+    assert found["problems"] == [
+        {
+            "rule": "known-microbatch",
+            "rank": 2,
+            "position": 6,
+            "action": "2F4",
+            "message": "2F4 on rank 2: microbatches are 0 to 3",
+            "column": 7,
+        },
+        {
+            "rule": "complete",
+            "rank": 2,
+            "position": None,
+            "action": "2F0",
+            "message": "2F0 is missing on rank 2",
+            "column": None,
+        },
+    ]
+    code, out, err = run(capsys, "schedule", "check", str(INPUTS / "torch-1f1b.csv"))
+    assert code == 1
+    assert "[2F4]" in out
+    assert err.endswith("torch-1f1b.csv breaks known-microbatch, complete\n")
+
+
+def test_columns_count_what_was_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("0UNSHARD,0F0,0B0,0F1,0B1,0REDUCE_GRAD\n,1F0,1B0,1F1,1F1,1B1\n")
+    code, found = checked(capsys, str(path))
+    assert code == 1
+    assert [(p["rule"], p["rank"], p["position"], p["column"]) for p in found["problems"]] == [("once", 1, 3, 5)]
+    assert found["notes"][0].startswith("dropped 1 empty cells")
+
+
+def test_a_wait_cycle_is_found_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(INPUTS / "blocking.csv")
+    assert checked(capsys, path) == (0, checked(capsys, path)[1])
+    code, found = checked(capsys, path, "--blocking")
+    assert code == 1
+    (problem,) = found["problems"]
+    assert (problem["rule"], problem["rank"], problem["position"]) == ("no-wait-cycle", 0, 3)
+    assert "0SEND_F1" in problem["message"]
+    assert "1SEND_B0" in problem["message"]
+    assert checked(capsys, str(INPUTS / "torch-zbv.csv"), "--blocking")[0] == 0
+
+
+def test_a_file_without_communication_is_checked_as_fullbore_places_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, lowered = tmp_path / "plain.csv", tmp_path / "lowered.csv"
+    assert run(capsys, "schedule", "export", "1f1b", "-p", "4", "-m", "8", "--csv", str(plain))[0] == 0
+    code, found = checked(capsys, str(plain), "--blocking")
+    assert (code, found["problems"][0]["rule"], found["problems"][0]["column"]) == (1, "no-wait-cycle", None)
+    assert run(capsys, "schedule", "export", str(plain), "--csv", str(lowered), "--communication")[0] == 0
+    assert checked(capsys, str(lowered), "--blocking")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "code", "message"),
+    [
+        ("4:3:2:1", 0, ""),
+        ("4", 0, ""),
+        ("3", 1, "breaks in-flight"),
+        ("4:3:1:1", 1, "breaks in-flight"),
+        ("4:3", 2, "one for each of the 4 ranks (given 2)"),
+        ("-1", 2, "--in-flight takes whole numbers"),
+    ],
+)
+def test_a_bound_on_what_is_in_flight(
+    bound: str, code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "1f1b.txt")
+    run(capsys, "schedule", "export", "1f1b", "-p", "4", "-m", "8", "--text", path)
+    found, _, err = run(capsys, "schedule", "check", path, "--in-flight", bound)
+    assert found == code
+    assert message in err
+
+
+def test_what_cannot_be_read_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("0F0,0B0\n1F0abc,1B0\n")
+    code, out, err = run(capsys, "schedule", "check", str(path))
+    assert (code, out) == (2, "")
+    assert f"{path}, row 2, column 1: a cell is stage, kind, microbatch" in err
+    code, _, err = run(capsys, "schedule", "check", str(tmp_path / "none.csv"))
+    assert code == 2
+    assert "cannot read the schedule" in err
+
+
+def test_an_export_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    csv, text = tmp_path / "1f1b.csv", tmp_path / "again.txt"
+    code, out, err = run(
+        capsys, "schedule", "export", "1f1b", "-p", "3", "-m", "4", "--csv", str(csv), "--communication", "--json"
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        **{"name": "1f1b", "ranks": 3, "stages": 3, "microbatches": 4},
+        **{"communication": True, "csv": str(csv)},
+    }
+    schedule = one_forward_one_backward(3, num_microbatches=4)
+    assert read_schedule_file(csv) == with_transfers(schedule)
+    assert run(capsys, "schedule", "export", str(csv), "--text", str(text))[0] == 0
+    assert read_schedule_file(text) == schedule
+
+
+def test_show_writes_a_csv_beside_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gpipe.csv"
+    code, out, _ = run(capsys, "schedule", "show", "gpipe", "-p", "2", "-m", "2", "--csv", str(path), "--json")
+    assert (code, set(json.loads(out))) == (0, KEYS)
+    assert path.read_bytes() == b"0F0,0F1,0B0,0B1\r\n1F0,1F1,1B0,1B1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["1f1b", "-p", "2", "-m", "2"], "needs --csv FILE, --text FILE or both"),
+        (["1f1b", "-p", "2", "-m", "2", "--text", "-", "--communication"], "--communication is for a CSV"),
+        (["1f1b", "-p", "2", "-m", "2", "--csv", "-", "--json"], "name a file, or leave out --json"),
+        (["1f1b", "--csv", "-"], "1f1b needs -p RANKS and -m MICROBATCHES"),
+        (["1fb", "--csv", "-"], "did you mean '1f1b'?"),
+        (["none.csv", "--csv", "-"], "cannot read the schedule none.csv"),
+        ([str(INPUTS / "torch-zbv.csv"), "-p", "2", "--csv", "-"], "is a file and has its sizes"),
+        ([str(INPUTS / "broken.csv"), "--csv", "-"], "own-forward-first"),
+        (["1f1b", "-p", "2", "-m", "2", "--csv", "/no/such/folder/x.csv"], "cannot write the schedule"),
+        (["1f1b", "-p", "2", "-m", "2", "--option", "waves=2", "--csv", "-"], "waves"),
+    ],
+)
+def test_bad_input_of_an_export_is_2(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "schedule", "export", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def compared(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, "schedule", "compare", *arguments, "--json")
+    assert (code, err) == (0, "")
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def test_a_comparison_has_every_schedule_fastest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    found = compared(capsys, "-p", "4", "-m", "8", "--cost", "1,1.2,.8")
+    assert {row["name"] for row in found["rows"]} | {one["name"] for one in found["left_out"]} == set(REGISTRY)
+    assert all(set(row) == KEYS - {"orders"} for row in found["rows"])
+    keys = [(row["makespan"], max(row["peak_activations"]), row["name"]) for row in found["rows"]]
+    assert keys == sorted(keys)
+    for row in found["rows"]:
+        code, out, _ = run(
+            capsys, *["schedule", "show", row["name"], "-p", "4", "-m", "8", "--cost", "1,1.2,.8", "--json"]
+        )
+        shown = json.loads(out)
+        del shown["orders"]
+        assert (code, row) == (0, shown)
+
+
+def test_what_does_not_fit_is_listed_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    found = compared(capsys, "-p", "4", "-m", "6", "--memory-cap", "4")
+    reasons = {one["name"]: one["reason"] for one in found["left_out"]}
+    assert reasons["gpipe"] == "keeps 6 microbatch-shares on a rank, above the memory cap of 4"
+    assert "divisible" in reasons["interleaved-1f1b"]
+    assert "1f1b" in [row["name"] for row in found["rows"]]
+    assert all(max(row["peak_activations"]) <= 4 for row in found["rows"])
+    chunks = compared(capsys, "-p", "2", "-m", "4", "-v", "2", "--comm", "1:2:3")
+    assert {row["chunks"] for row in chunks["rows"]} == {2}
+    assert "num_chunks=2" in {one["name"]: one["reason"] for one in chunks["left_out"]}["1f1b"]
+    lists = compared(capsys, "-p", "2", "-m", "4", "--comm", "1:2:3")
+    assert "one value for each boundary, 1 of them" in {o["name"]: o["reason"] for o in lists["left_out"]}["1f1b"]
+
+
+def test_nothing_that_fits_is_1_and_bad_input_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "schedule", "compare", "-p", "4", "-m", "8", "--memory-cap", "0.5", "--json")
+    assert (code, json.loads(out)["rows"]) == (1, [])
+    assert err.startswith("no schedule fits 4 ranks and 8 microbatches:\n  gpipe: keeps 8")
+    for arguments in (["-p", "0", "-m", "8"], ["-p", "2", "-m", "2", "--comm", "x"], ["-p", "2", "-m", "2", "-v", "0"]):
+        code, out, err = run(capsys, "schedule", "compare", *arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("fullbore: ")

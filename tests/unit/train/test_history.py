@@ -1,0 +1,65 @@
+"""What steps come to at the end, where ranks hold several stages."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from fullbore.config.run import PipelineConfig, RunConfig
+from fullbore.costs.stage import StageCost
+from fullbore.plan.resolve import resolve
+from fullbore.runtime.mesh import Mesh
+from fullbore.schedules.registry import get
+from fullbore.simulate.engine import simulate
+from fullbore.timeline.bubble import bubble_of
+from fullbore.timeline.clock import ClockOffset
+from fullbore.timeline.span import Timeline
+from fullbore.train.history import History
+
+
+class Everyone:
+    """In place of a mesh: every rank's value, worked out here."""
+
+    clock = ClockOffset(0, 0)
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+
+    def gather(self, mine: Any) -> list[Any]:
+        first = _Alone()
+        for rank in range(self._timeline.num_ranks):
+            History().account(_spans(self._timeline, rank), num_ranks=2, mesh=cast(Mesh, first))
+        assert mine in first.values
+        return first.values
+
+
+class _Alone:
+    clock = ClockOffset(0, 0)
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def gather(self, mine: Any) -> list[Any]:
+        self.values.append(mine)
+        return [mine]
+
+
+def _spans(timeline: Timeline, rank: int) -> Any:
+    return tuple(span for span in timeline.spans if span.rank == rank)
+
+
+def test_the_bottleneck_is_a_stage_and_the_bubble_is_the_timelines() -> None:
+    """Stage 2 is rank 0's second: the busiest rank's number would say 0, or 1."""
+    schedule = get("interleaved-1f1b").build(2, num_microbatches=4)
+    timeline = simulate(
+        schedule, costs=[StageCost(2, 2, 0), StageCost(6, 6, 0), StageCost(7, 7, 0), StageCost(6, 6, 0)]
+    )
+    history = History()
+    bubble = history.account(_spans(timeline, 1), num_ranks=2, mesh=cast(Mesh, Everyone(timeline)))
+    assert bubble == pytest.approx(bubble_of(timeline).bubble_fraction)
+    assert history.stage_ns == [{0: 16, 1: 48, 2: 56, 3: 48}]
+    history.step_ns.append(10)
+    config = RunConfig(pipeline=PipelineConfig(schedule="interleaved-1f1b", microbatches=4, partition="equal"))
+    resolved = resolve(config, costs=None, layer_names=["a", "b", "c", "d"])
+    assert history.result(run_dir="x", tokens_per_step=1, resolved=resolved, problems=[]).bottleneck_stage == 2
