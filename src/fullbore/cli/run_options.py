@@ -34,7 +34,11 @@ def run_options(command: _Command) -> _Command:
     """``[RUN.toml] [--recipe FILE] [--set section.key=value]...``"""
     for option in (
         click.option(
-            "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key; see docs/run-file.md."
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="SECTION.KEY=VALUE",
+            help="Override a key of the file.",
         ),
         click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Run exactly this recipe."),
         click.argument("run", required=False, type=click.Path(path_type=Path), metavar="[RUN.toml]"),

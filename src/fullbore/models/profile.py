@@ -2,8 +2,8 @@
 
 Each layer is built alone, as a stage of one, and fed numbers of its true boundary shape. Rounds go over all
 layers in turn, so that a machine that slows down or warms up does so for all of them; the median of the rounds
-counts. The last layer includes the loss. Whatever came with weights is measured on a copy: weights, buffers,
-training flags and the random state are left as they were.
+counts, pooled over layers that are alike. The last layer includes the loss. Whatever came with weights is
+measured on a copy: weights, buffers, training flags and the random state are left as they were.
 
     backward_input   the gradient of the layer's input alone
     backward_weight  the whole backward less that; all of it for the first layer, whose input needs no gradient
@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -72,7 +72,7 @@ def profile(
                 bench.measure()
             if time.perf_counter() - start > budget_s:
                 break
-    return tuple(bench.cost() for bench in benches)
+    return tuple(bench.cost(alike=[other for other in benches if bench.is_like(other)]) for bench in benches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +133,26 @@ class _Bench:
         """Let go of the layer's weights."""
         self._module = self._input = None
 
-    def cost(self) -> LayerCost:
-        """Medians of the measured rounds."""
+    def is_like(self, other: _Bench) -> bool:
+        """Equal sizes, and fastest rounds within a quarter of each other: the same block, measured twice."""
+        fastest, other_fastest = min(self._times.forward_ns), min(other._times.forward_ns)
+        return self._sizes() == other._sizes() and 4 * max(fastest, other_fastest) <= 5 * min(fastest, other_fastest)
+
+    def _sizes(self) -> tuple[int, ...]:
+        return (self.parameters, self.parameter_bytes, self.activation_bytes, self.output_bytes)
+
+    def cost(self, *, alike: Sequence[_Bench]) -> LayerCost:
+        """Medians over the measured rounds of all layers that are alike, itself among them.
+
+        On a busy machine one of eight equal blocks can seem four times as slow as the next; as one block measured
+        eight times as often they are equal.
+        """
+        times = [bench._times for bench in alike]
         return LayerCost(
             name=self._name,
-            forward_ns=int(statistics.median(self._times.forward_ns)),
-            backward_input_ns=int(statistics.median(self._times.input_ns)),
-            backward_weight_ns=int(statistics.median(self._times.weight_ns)),
+            forward_ns=int(statistics.median(ns for each in times for ns in each.forward_ns)),
+            backward_input_ns=int(statistics.median(ns for each in times for ns in each.input_ns)),
+            backward_weight_ns=int(statistics.median(ns for each in times for ns in each.weight_ns)),
             parameters=self.parameters,
             parameter_bytes=self.parameter_bytes,
             optimizer_bytes=self.optimizer_bytes,
