@@ -5,7 +5,8 @@
 1. Bottleneck of several rules on random cost vectors (8 to 128 layers, 2 to 16 stages), relative to the optimum. The
    optimum is checked by trying all cuts where there are at most 20,000, and by bisecting the bottleneck otherwise.
 2. Simulated makespan of the least-bottleneck cut and of the searched one, relative to the best of all cuts.
-3. Time to find a cut.
+3. Several chunks a rank: Llama-3-70B over 8 ranks with 5 chunks each, in units of one block's forward.
+4. Time to find a cut.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def main() -> None:
     tables = {
         "bottleneck over the optimum": bottlenecks(options.vectors),
         "simulated makespan over the best of all cuts": makespans(options.models),
+        "Llama-3-70B, p = 8, v = 5: makespan in forwards of one block": chunked(),
         "time to find a cut": speeds(options.repeats),
     }
     if options.json:
@@ -157,6 +159,31 @@ def makespans(count: int) -> list[dict[str, Any]]:
                     "least_bottleneck_worst": f"+{max(least):.1%}",
                     "searched_mean": f"+{statistics.mean(searched):.2%}",
                     "searched_worst": f"+{max(searched):.1%}",
+                }
+            )
+    return rows
+
+
+def chunked() -> list[dict[str, Any]]:
+    """The published layout and ten blocks everywhere, against the cut that is found."""
+    published, ten, rows = [3, *[2] * 34, 3, 2, 2, 2, 2], [3, *[2] * 38, 3], []
+    for head in (1.0, 1.23):
+        blocks = [LayerCost(f"block{i}", 1000, 1000, 1000) for i in range(80)]
+        last = round(1000 * head)
+        layers = [LayerCost("embed", 0, 0, 20), *blocks, LayerCost("head", last, last, last)]
+        for m in (8, 16, 32, 64):
+            schedule = get("interleaved-1f1b").build(8, num_microbatches=m, num_chunks=5)
+            found = best_partition(layers, schedule=schedule).layers_per_stage
+            even, theirs, mine = Judge(layers, schedule=schedule).scores(np.array([ten, published, found]))
+            held = [sum(found[rank::8]) for rank in range(8)]
+            rows.append(
+                {
+                    "head_in_blocks": head,
+                    "m": m,
+                    "ten_everywhere": even.makespan / 1000,
+                    "published_layout": theirs.makespan / 1000,
+                    "found": mine.makespan / 1000,
+                    "blocks_a_rank": " ".join(map(str, [held[0] - 1, *held[1:7], held[7] - 1])),
                 }
             )
     return rows

@@ -1,4 +1,4 @@
-"""One step on real gloo processes, against values worked out by hand. Cases A01, A05, A14, A21."""
+"""One step on real gloo processes, against values worked out by hand. Known faults of other systems, each with its right value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chain() -> list[list[Stepped]]:
 
 
 def test_the_gradient_does_not_grow_with_the_number_of_microbatches(chain: list[list[Stepped]]) -> None:
-    """A01 (DeepSpeed #7773): 270, 270, 180 for every m; summed instead of averaged it would be 1080 and 720."""
+    """DeepSpeed #7773: 270, 270, 180 for every m; summed instead of averaged it would be 1080 and 720."""
     for case in range(len(CHAIN_CASES)):
         first, last = chain[0][case], chain[1][case]
         assert (first.loss, last.loss) == (270.0, 270.0)
@@ -33,7 +33,7 @@ def test_the_gradient_does_not_grow_with_the_number_of_microbatches(chain: list[
 
 
 def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> None:
-    """A14 (torchtitan #596): 2-norms add in squares over stages, infinity norms take the maximum."""
+    """torchtitan #596: 2-norms add in squares over stages, infinity norms take the maximum."""
     total = math.hypot(270.0, 180.0)
     for by_rank, name, gradient in ((chain[0], "0.weight", 270.0), (chain[1], "1.weight", 180.0)):
         for seen in by_rank:
@@ -46,7 +46,7 @@ def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> N
     ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4)]
 )
 def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks: int, microbatches: int) -> None:
-    """A05 (GPipe: several forwards before the first backward), A21 (m < p), A24 (the same weights for every p).
+    """Several forwards before a backward (DeepSpeed #3900), m < p (torchtitan #775), the same weights for every p (pytorch #139304).
 
     Where there are layers for it, also with several stages a rank. Evaluation gives the loss of the step.
     """
@@ -126,7 +126,7 @@ def _tied_in_one_process(model: str, initial: dict[str, torch.Tensor]) -> dict[s
 
 
 def test_identical_layers_start_differently_and_the_same_for_every_number_of_ranks() -> None:
-    """A24 (pytorch #139304): each stage seeding itself alike makes stages start equal."""
+    """pytorch #139304: each stage seeding itself alike makes stages start equal."""
     drawn = {
         ranks: {
             key: value
@@ -159,7 +159,7 @@ def _one_process(initial: dict[str, torch.Tensor], microbatches: int) -> tuple[f
 
 
 def test_a_tied_weight_counts_once_and_norms_cover_all_stages() -> None:
-    """A14: gradients 3 and 4 give 5 and a factor of 0.2 (not 1/3 and 1/4); a tied scalar's true gradient is 7."""
+    """Gradients 3 and 4 give 5 and a factor of 0.2 (not 1/3 and 1/4); a tied scalar's true gradient is 7."""
     for rank, seen in enumerate(on_ranks("tied_scalar", num_ranks=2)):
         assert seen.norms_3_and_4 == (5.0, 4.0)
         assert seen.clipped == pytest.approx((0.6, 0.8)[rank], rel=1e-6)

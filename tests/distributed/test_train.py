@@ -104,7 +104,7 @@ def test_an_existing_run_is_not_overwritten(trained: tuple[dict[str, Any], Path,
 
 
 def test_torchrun_ranks_train_the_same_model(trained: tuple[dict[str, Any], Path, str], tmp_path: Path) -> None:
-    """The group that is there is joined; evaluation in between changes nothing (A17)."""
+    """The group that is there is joined; evaluation in between changes nothing."""
     answer, folder, _ = trained
     partition = read_recipe(folder / "plan.json").recipe.layers_per_stage
     more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=12", "train.eval_every=0", "optimizer.lr=0.01")

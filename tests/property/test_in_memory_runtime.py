@@ -50,7 +50,7 @@ def test_the_cases_have_several_stages_a_rank_and_options() -> None:
 
 @pytest.mark.parametrize(("ranks", "expected"), [(2, (2, 1)), (4, (4, 3, 2, 1))])
 def test_activations_alive_under_1f1b_do_not_grow_with_microbatches(ranks: int, expected: tuple[int, ...]) -> None:
-    """A30: min(p - rank, m) on every rank, whatever m is; all forwards first keeps m."""
+    """Known from DeepSpeed #4602: min(p - rank, m) on every rank, whatever m is; all forwards first keeps m."""
     for microbatches in (ranks, 2 * ranks, 6 * ranks):
         one = run_on_threads(REGISTRY["1f1b"].build(ranks, num_microbatches=microbatches))
         assert one.peak_activations == expected

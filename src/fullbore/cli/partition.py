@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
-from fullbore.costs.layer import LayerCost, read_costs
+from fullbore.costs.layer import LayerCost
 from fullbore.costs.memory import StageMemory
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError
@@ -20,7 +20,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
 from fullbore.partition.objective import Objective
 from fullbore.partition.partition import NothingFits, Partition
-from fullbore.plan.from_run import RunCosts, costs_of_run
+from fullbore.plan.from_run import costs_of_file, costs_of_run
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
@@ -69,7 +69,7 @@ def command(
       fullbore partition profile.json -p 4
       fullbore partition runs/first -p 4 -m 16 --memory 80GiB -o recipe.json
     """
-    known = costs_of_run(costs) if costs.is_dir() else RunCosts(read_costs(costs), None, None)
+    known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
     layers, ran = known.layers, known.recipe
     entry = get(schedule if schedule is not None else ran.schedule if ran is not None else "1f1b")
     if chunks is None and ran is not None and entry.name == ran.schedule and entry.takes_chunks:
@@ -89,9 +89,17 @@ def command(
     answer = _Answer.of(found, layers, order, source=known.source)
     if output is not None:
         layout = Layout(ranks, order.num_stages // ranks)
-        size, recompute = (ran.microbatch_size, ran.recompute) if ran is not None else (1, ())
-        recipe = Recipe(layout, size, count, found.layers_per_stage, entry.name, recompute=recompute)
+        recipe = Recipe(
+            layout,
+            known.microbatch_size,
+            count,
+            found.layers_per_stage,
+            entry.name,
+            accumulation=ran.accumulation if ran is not None else 1,
+            recompute=ran.recompute if ran is not None else (),
+        )
         write_recipe(output, recipe, stage_costs=answer.stage_costs)
+        click.echo(f"wrote {output}: {recipe.global_batch} sequences a step", err=True)
     if as_json:
         print_json(answer.document())
     else:

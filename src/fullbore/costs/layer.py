@@ -11,7 +11,7 @@ from typing import Any
 
 from fullbore.errors import CostsError
 
-__all__ = ["LayerCost", "read_costs", "write_costs"]
+__all__ = ["LayerCost", "costs_document", "read_costs", "read_microbatch_size", "write_costs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,24 @@ def read_costs(path: Path) -> tuple[LayerCost, ...]:
     Raises:
         CostsError: unreadable, not JSON, or a layer with a missing, unknown or negative entry.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CostsError(f"{path} is not JSON: {error}") from error
+    document = _read(path)
     layers = document.get("layers") if isinstance(document, dict) else None
     if not isinstance(layers, list) or not layers:
         raise CostsError(f'a costs file holds {{"layers": [...]}} with at least one layer ({path} does not)')
     return tuple(_layer(entry, where=f"{path}, layer {index}") for index, entry in enumerate(layers))
+
+
+def read_microbatch_size(path: Path) -> int:
+    """How many sequences the costs of a COSTS.json are for; 1 where it does not say.
+
+    Raises:
+        CostsError: unreadable, or not a whole number of at least 1.
+    """
+    document = _read(path)
+    size = document.get("microbatch_size", 1) if isinstance(document, dict) else 1
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise CostsError(f"microbatch_size is a whole number of at least 1 ({path}: {size!r})")
+    return size
 
 
 def write_costs(path: Path, layers: Sequence[LayerCost], **more: Any) -> None:
@@ -83,6 +91,15 @@ def write_costs(path: Path, layers: Sequence[LayerCost], **more: Any) -> None:
 def costs_document(layers: Sequence[LayerCost], **more: Any) -> dict[str, Any]:
     """The JSON document of a COSTS.json."""
     return {**more, "layers": [{name: getattr(layer, name) for name in _NAMES} for layer in layers]}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CostsError(f"{path} is not JSON: {error}") from error
 
 
 def _layer(entry: Any, *, where: str) -> LayerCost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -62,7 +63,6 @@ class Judge:
             raise CostsError(f"one link for each of the {num_boundaries} boundaries (given {len(links)})")
         self.schedule, self.num_layers = schedule, len(layers)
         self._compiled = compile_schedule(schedule)
-        self._evaluator = Evaluator(self._compiled)
         self._memory_bytes = memory_bytes
         memory = [StageMemory.of_layers([layer]) for layer in layers]
         columns = (
@@ -80,6 +80,11 @@ class Judge:
                 self._delay_after[boundary] = [link.delay_ns(layer.output_bytes) for layer in layers]
         refuse_too_long(self.num_actions * (int(self._prefix[:3, -1].sum()) + int(self._delay_after.max(initial=0))))
         self._on_rank = (np.array(ranks) == np.arange(schedule.num_ranks)[:, None]).astype(np.int64)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        """Only memory needs it, and only where there is a limit."""
+        return Evaluator(self._compiled)
 
     @property
     def num_actions(self) -> int:

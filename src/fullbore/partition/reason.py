@@ -21,10 +21,10 @@ def reason_of(held: Sequence[Sequence[LayerCost]], *, objective: Objective | Non
     stage, total = held[slowest], sum(times)
     names = stage[0].name if len(stage) == 1 else f"{stage[0].name} to {stage[-1].name}"
     over = times[slowest] * len(times) / total if total else 1.0
-    fact = f"stage {slowest} ({names}) is the slowest with {over:.3g} times the mean{_cause(held, slowest)}"
+    fact = f"stage {slowest} ({names}) is the slowest with {over:.2f} times the mean{_cause(held, slowest)}"
     match objective:
         case None:
-            return f"the counts were given; {fact}"
+            return f"cut by count, not by time; {fact}"
         case Objective.PARAMETERS:
             return f"parameters were made even, not time; {fact}"
         case Objective.TIME:

@@ -27,7 +27,7 @@ from fullbore.simulate.compiled import Ints
 
 __all__ = ["Found", "Looked", "evened", "search", "too_large"]
 
-_MOST_ACTIONS = 3_000_000
+_MOST_ACTIONS = 2_000_000
 """Simulated in one search: less than a tenth of a second for a schedule with wide levels."""
 
 _MOST_CUTS = 4096

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
-from fullbore.costs.layer import LayerCost, read_costs
+from fullbore.costs.layer import LayerCost, read_costs, read_microbatch_size
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ir.action import Kind
@@ -19,7 +19,7 @@ from fullbore.timeline.span import Row
 from fullbore.trace.format import trace_path
 from fullbore.trace.reader import Trace, read_trace
 
-__all__ = ["RunCosts", "costs_of_run"]
+__all__ = ["RunCosts", "costs_of_file", "costs_of_run"]
 
 _STEPS = 20
 """The last so many steps are enough for a median."""
@@ -38,6 +38,14 @@ class RunCosts:
     source: str | None
     """One sentence on the correction; None where the profile stands as it is."""
 
+    microbatch_size: int
+    """Sequences that the costs are for; 1 where the file does not say."""
+
+
+def costs_of_file(path: Path) -> RunCosts:
+    """The layers of a COSTS.json. Raises `CostsError` as `read_costs` does."""
+    return RunCosts(read_costs(path), None, None, read_microbatch_size(path))
+
 
 def costs_of_run(run_dir: Path) -> RunCosts:
     """Read ``profile.json``, and ``plan.json`` and the trace where they are there.
@@ -47,24 +55,21 @@ def costs_of_run(run_dir: Path) -> RunCosts:
         RecipeError, TraceError: a file that is there cannot be read.
     """
     if not (run_dir / "profile.json").exists():
-        raise CostsError(
-            f"{run_dir} has no profile.json (a rehearsal with --emulate has none); give a run that was profiled, or "
-            "the COSTS.json itself"
-        )
+        raise CostsError(f"{run_dir} has no profile.json; give the folder of a run, or a COSTS.json itself")
     layers = read_costs(run_dir / "profile.json")
     if not (run_dir / "plan.json").exists():
-        return RunCosts(layers, None, None)
+        return RunCosts(layers, None, None, read_microbatch_size(run_dir / "profile.json"))
     recipe = read_recipe(run_dir / "plan.json").recipe
     profiled = with_recompute(layers, names=recipe.recompute)
     if not trace_path(run_dir, rank=0).exists():
-        return RunCosts(profiled, recipe, None)
+        return RunCosts(profiled, recipe, None, recipe.microbatch_size)
     trace = read_trace(run_dir)
     if not trace.steps:
-        return RunCosts(profiled, recipe, None)
+        return RunCosts(profiled, recipe, None, recipe.microbatch_size)
     steps = trace.steps[1:][-_STEPS:] or trace.steps
     measured = _measured(trace, steps)
     found = rescale(profiled, layers_per_stage=recipe.layers_per_stage, measured=measured)
-    return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)))
+    return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)), recipe.microbatch_size)
 
 
 def _measured(trace: Trace, steps: tuple[int, ...]) -> list[Mapping[Kind, int]]:

@@ -31,7 +31,7 @@ CASES = [
 
 @pytest.mark.parametrize(("layers", "ranks", "chunks", "longest"), CASES)
 def test_every_layer_is_built_exactly_once(layers: int, ranks: int, chunks: int, longest: int) -> None:
-    """A09 (Megatron-LM #468, #1304): 80 layers over 16 ranks with 2 chunks lost 16, 30 over 4 lost 2, 10 over 3 two."""
+    """Megatron-LM #468, #1304: 80 layers over 16 ranks with 2 chunks lost 16, 30 over 4 lost 2, 10 over 3 two."""
     with torch.device("meta"):
         model = sequential_model(nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers))))
     schedule = get("looped-bfs" if chunks > 1 else "1f1b").build(
@@ -55,7 +55,7 @@ one block less."""
 
 
 def test_an_uneven_layout_beats_ten_blocks_everywhere() -> None:
-    """B12: with a head of about one block."""
+    """With a head of about one block."""
     schedule = get("interleaved-1f1b").build(8, num_microbatches=16, num_chunks=5)
     by_rank = [sum(LLAMA_70B[s] for s in schedule.placement.stages_of(Rank(rank))) for rank in range(8)]
     assert (len(LLAMA_70B), sum(LLAMA_70B), by_rank) == (40, 80, [10, 10, 10, 11, 10, 10, 10, 9])

@@ -116,7 +116,7 @@ def test_memory_of_a_rank_is_that_of_all_its_chunks() -> None:
 @pytest.mark.parametrize("head", [1.0, 1.23])
 @pytest.mark.parametrize("microbatches", [16, 32])
 def test_the_rank_with_the_head_gets_one_block_less(head: float, microbatches: int) -> None:
-    """B12: Llama-3-70B on 8 ranks with 5 chunks each. The published layout gives the last rank 9 blocks and one other
+    """Llama-3-70B on 8 ranks with 5 chunks each. The published layout gives the last rank 9 blocks and one other
     rank 11; ten everywhere is what it is to be preferred to."""
     layers = llama_70b(head)
     schedule = get("interleaved-1f1b").build(8, num_microbatches=microbatches, num_chunks=5)

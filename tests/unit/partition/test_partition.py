@@ -86,7 +86,7 @@ def test_several_stages_of_a_rank_are_counted_apart() -> None:
 
 
 def test_a_full_pipe_is_as_fast_as_its_slowest_stage() -> None:
-    """A28: eight stages of 3.153, 3.150 six times, and 3.901 with the head are 6.653 times as fast as one, not 8."""
+    """Eight stages of 3.153, 3.150 six times, and 3.901 with the head are 6.653 times as fast as one, not 8."""
     times = [3153, *[3150] * 6, 3901]
     names = ["embed", *(f"blocks{i}" for i in range(1, 7)), "head"]
     layers = [LayerCost(name, time, 0, 0) for name, time in zip(names, times, strict=True)]
@@ -94,7 +94,7 @@ def test_a_full_pipe_is_as_fast_as_its_slowest_stage() -> None:
     assert f"{found.balance:.2%}" == "83.16%"
     assert round(found.speedup, 3) == 6.653
     assert (found.bottleneck_stage, found.bottleneck_ns) == (7, 3901)
-    assert found.reason == "the counts were given; stage 7 (head) is the slowest with 1.2 times the mean"
+    assert found.reason == "cut by count, not by time; stage 7 (head) is the slowest with 1.20 times the mean"
 
 
 def test_the_layer_that_makes_a_stage_slow_is_named() -> None:
@@ -103,7 +103,7 @@ def test_the_layer_that_makes_a_stage_slow_is_named() -> None:
     layers = [LayerCost("embed", 3, 0, 0), *blocks, LayerCost("head", 1801, 0, 0)]
     found = evaluate(layers, layers_per_stage=[7, 6, 6, 6, 6, 6, 6, 5])
     assert found.stage_time_ns == (3153, *[3150] * 6, 3901)
-    assert "stage 7 (block42 to head) is the slowest with 1.2 times the mean, 46% of it in head" in found.reason
+    assert "stage 7 (block42 to head) is the slowest with 1.20 times the mean, 46% of it in head" in found.reason
 
 
 def test_ranks_with_several_stages_are_weighed_as_a_whole() -> None:
@@ -115,7 +115,7 @@ def test_ranks_with_several_stages_are_weighed_as_a_whole() -> None:
 
 
 def test_totals_are_those_of_the_layers_that_are_there() -> None:
-    """A10: an override that would build one layer of twenty is refused, never run under the name of twenty."""
+    """An override that would build one layer of twenty is refused, never run under the name of twenty."""
     layers = [LayerCost(f"layer{i}", 1, 1, 1, parameters=10 + i) for i in range(20)]
     with pytest.raises(PartitionError, match=r"given \[1\], which add up to 1; the model has 20"):
         evaluate(layers, layers_per_stage=[1])
@@ -127,7 +127,7 @@ def test_totals_are_those_of_the_layers_that_are_there() -> None:
 
 @pytest.mark.parametrize(("layers", "stages"), [(80, 32), (40, 16), (30, 4), (10, 3), (27, 4)])
 def test_no_layer_is_lost_where_counts_do_not_divide(layers: int, stages: int) -> None:
-    """A09: 80 layers over p=16, v=2 once built 64, and 30 over 4 built 28. Every layer is in exactly one stage."""
+    """80 layers over p=16, v=2 once built 64, and 30 over 4 built 28. Every layer is in exactly one stage."""
     costs = [LayerCost(f"layer{i}", 1, 1, 1, parameters=1 << i) for i in range(layers)]
     found = solve(costs, num_stages=stages)
     assert sum(found.layers_per_stage) == layers

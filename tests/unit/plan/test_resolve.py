@@ -124,7 +124,7 @@ def test_a_list_has_one_number_for_each_stage_of_the_schedule() -> None:
 
 
 def test_three_blocks_are_too_few_layers_for_two_ranks_with_three_stages_each() -> None:
-    """A20: refused before any process starts, with the most there can be. Embedding and head count: 5 layers."""
+    """Refused before any process starts, with the most there can be. Embedding and head count: 5 layers."""
     names = ("embed", "block0", "block1", "block2", "head")
     with pytest.raises(PartitionError, match=r"num_stages=6, layers=5.*use 5 stages or fewer"):
         resolve(config(schedule="looped-bfs", chunks=3, partition="equal"), costs=None, layer_names=names)

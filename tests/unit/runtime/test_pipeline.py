@@ -13,7 +13,7 @@ from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model
 
 
 def test_several_stages_on_one_rank_give_the_known_gradients() -> None:
-    """A20: a schedule of several stages on too few ranks runs, or is refused; it never hangs."""
+    """A schedule of several stages on too few ranks runs, or is refused; it never hangs."""
     with Pipeline(
         chain_model(), num_microbatches=4, schedule="looped-bfs", objective=SQUARED_ERROR, device=CpuDevice()
     ) as pipeline:

@@ -173,7 +173,7 @@ REFUSED = [
 def test_sizes_that_do_not_exist_are_refused_with_the_nearest(
     ranks: int, microbatches: int, group_size: int, message: str
 ) -> None:
-    """A20: found out before any process starts."""
+    """Found out before any process starts."""
     with pytest.raises(ScheduleError, match=rf"^interleaved-1f1b needs .*{message}"):
         get("interleaved-1f1b").build(ranks, num_microbatches=microbatches, options={"group_size": group_size})
 
@@ -186,7 +186,7 @@ def test_the_advice_is_itself_accepted() -> None:
 
 
 def test_chunks_are_refused_where_a_schedule_has_one_stage_a_rank() -> None:
-    """A20: plain 1F1B with four chunks on two ranks."""
+    """Plain 1F1B with four chunks on two ranks."""
     with pytest.raises(ScheduleError, match=r"1f1b has 1 stage per rank \(num_chunks=4\); use 1"):
         get("1f1b").build(2, num_microbatches=8, num_chunks=4)
 

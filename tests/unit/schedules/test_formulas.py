@@ -38,7 +38,7 @@ def test_idle_shares_known_to_everyone(num_ranks: int, num_microbatches: int, id
 def test_fraction_and_overhead_are_two_things(
     num_ranks: int, num_microbatches: int, fraction: float, overhead: float
 ) -> None:
-    """A45: one is a share of wall time, the other is relative to ideal compute time."""
+    """One is a share of wall time, the other is relative to ideal compute time."""
     assert percent(bubble_fraction(num_ranks, num_microbatches=num_microbatches)) == fraction
     assert percent(bubble_overhead(num_ranks, num_microbatches=num_microbatches)) == overhead
     schedule = get("1f1b").build(num_ranks, num_microbatches=num_microbatches)

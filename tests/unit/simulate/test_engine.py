@@ -97,7 +97,7 @@ def test_counts_are_checked(wrong: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "eager-1f1b"])
 @pytest.mark.parametrize(("num_ranks", "num_microbatches", "fraction"), [(2, 1, 1 / 2), (4, 2, 3 / 5)])
 def test_fewer_microbatches_than_ranks(name: str, num_ranks: int, num_microbatches: int, fraction: float) -> None:
-    """A21: the step is (m + p - 1)(F + B) also where the steady phase is empty."""
+    """The step is (m + p - 1)(F + B) also where the steady phase is empty."""
     schedule = get(name).build(num_ranks, num_microbatches=num_microbatches)
     bubble = bubble_of(simulate(schedule, costs=equal_costs(num_ranks, forward=3, backward_input=5)))
     assert bubble.makespan_ns == (num_microbatches + num_ranks - 1) * 8
@@ -105,7 +105,7 @@ def test_fewer_microbatches_than_ranks(name: str, num_ranks: int, num_microbatch
 
 
 def test_imbalance_is_a_loss_of_its_own() -> None:
-    """A48: a stage that takes three times as long is multiplied by m; 9 of 39 are imbalance, not schedule."""
+    """A stage that takes three times as long is multiplied by m; 9 of 39 are imbalance, not schedule."""
     schedule = one_forward_one_backward(2, num_microbatches=4)
     uneven = bubble_of(simulate(schedule, costs=[StageCost(1, 2, 0), StageCost(3, 6, 0)]))
     even = bubble_of(simulate(schedule, costs=[StageCost(2, 4, 0)] * 2))
@@ -115,7 +115,7 @@ def test_imbalance_is_a_loss_of_its_own() -> None:
 
 
 def test_one_slow_stage_of_four() -> None:
-    """A48: the last of four stages twice as slow; times in quarters so that the balanced case is whole."""
+    """The last of four stages twice as slow; times in quarters so that the balanced case is whole."""
     schedule = one_forward_one_backward(4, num_microbatches=8)
     uneven = simulate(schedule, costs=[StageCost(4, 8, 0)] * 3 + [StageCost(8, 16, 0)])
     even = simulate(schedule, costs=[StageCost(5, 10, 0)] * 4)

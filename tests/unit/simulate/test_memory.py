@@ -23,7 +23,7 @@ from tests.timetable import schedule_of
     ],
 )
 def test_microbatches_alive(name: str, num_ranks: int, num_microbatches: int, peaks: tuple[int, ...]) -> None:
-    """A30: min(p - r, m) in 1F1B, m everywhere with all forwards first."""
+    """Min(p - r, m) in 1F1B, m everywhere with all forwards first."""
     assert peak_activations(get(name).build(num_ranks, num_microbatches=num_microbatches)) == peaks
 
 
