@@ -1,4 +1,4 @@
-"""One step on real gloo processes, against values worked out by hand. Known faults of other systems, each with its right value."""
+"""One step on real gloo processes: known faults of other systems, each with its right value worked out by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> N
     ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4)]
 )
 def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks: int, microbatches: int) -> None:
-    """Several forwards before a backward (DeepSpeed #3900), m < p (torchtitan #775), the same weights for every p (pytorch #139304).
+    """Several forwards before a backward (DeepSpeed #3900), m < p (torchtitan #775), equal weights (pytorch #139304).
 
     Where there are layers for it, also with several stages a rank. Evaluation gives the loss of the step.
     """
