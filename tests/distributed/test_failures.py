@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import uuid
@@ -61,7 +62,8 @@ def test_a_stopped_rank_is_named_within_the_timeout(tmp_path: Path) -> None:
     ran, marker = train(f"stop:2:{CALL}", tmp_path)
     sentence = assert_ended(ran, marker)
     assert f"rank 1 has been in 1F{MICROBATCH} of step {STEP}" in sentence
-    assert f"rank 0 waited {TIMEOUT_S} s in 0B{MICROBATCH}" in sentence
+    # The stopped process also stops handing over what it has made, so the gradient before may be the one missed.
+    assert re.search(rf"rank 0 waited {TIMEOUT_S} s in 0B[{MICROBATCH - 1}{MICROBATCH}] ", sentence), sentence
     waited = float(sentence.split(" for ")[1].split(" s ")[0])
     assert TIMEOUT_S <= waited < TIMEOUT_S + 5
 

@@ -189,3 +189,42 @@ def test_a_failed_pipeline_says_so_and_a_narrow_one_refuses_torchs_optimizers() 
     assert again == "ConfigError: this pipeline has failed in an earlier step and cannot go on; build a new one"
     assert narrow.startswith("ConfigError: a torch optimizer cannot update torch.bfloat16 weights")
     assert "fullbore.MasterOptimizer" in narrow
+
+
+def test_a_stage_may_overwrite_what_it_receives() -> None:
+    """As the unsplit model may; a received tensor is a leaf, which autograd lets nobody overwrite."""
+    (loss, first, weights), (_, last, other_weights) = on_ranks("in_place_at_the_cut", num_ranks=2)
+    held = {name: value.clone().requires_grad_() for name, value in {**weights, **other_weights}.items()}
+    inputs = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
+    hidden = torch.relu(inputs @ held["0.weight"].T + held["0.bias"] + 1.0)
+    expected = ((hidden @ held["2.weight"].T + held["2.bias"]) ** 2).sum() / 16
+    expected.backward()
+    assert loss == pytest.approx(float(expected.detach()), rel=1e-12)
+    for name, gradient in {**first, **last}.items():
+        torch.testing.assert_close(gradient, held[name].grad, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_of_a_tied_weight_add_up_over_steps() -> None:
+    """What was summed over ranks in the first step is not summed again in the second."""
+    alone = on_ranks("two_steps_of_a_tied_weight", 1, num_ranks=1)[0]
+    for by_rank in on_ranks("two_steps_of_a_tied_weight", 2, num_ranks=2):
+        torch.testing.assert_close(by_rank["0.weight"], alone["0.weight"], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("cut", "ConfigError: all ranks need the same layers_per_stage"),
+        ("batch", "ConfigError: every rank reads the same batch, and these ranks were given different ones"),
+    ],
+)
+def test_ranks_that_were_given_different_things_are_refused(what: str, said: str) -> None:
+    """DeepSpeed #3131: mixed samples give a plausible loss; two cuts lose a layer."""
+    assert all(answer.startswith(said) for answer in on_ranks("disagreement", what, num_ranks=2))
+
+
+def test_what_does_not_fit_the_announced_boundary_is_never_sent() -> None:
+    """Under autocast a layer gives bfloat16 where float32 was announced; half a buffer would be filled."""
+    first, _ = on_ranks("disagreement", "autocast", num_ranks=2)
+    assert first.startswith("RankFailed: rank 0 made [8, 8] torch.bfloat16 as the activation of stage 0, microbatch 0")
+    assert "expects [8, 8] torch.float32" in first

@@ -143,6 +143,17 @@ def test_dropout_of_the_models_own_configuration_is_turned_off_and_said(text: Pa
     assert [note["what"] for note in json.loads(ran.out)["not_comparable"]] == ["dropout"]
 
 
+@pytest.mark.parametrize(("factory", "noted"), [("batch_normed", "BatchNorm1d"), ("dropping", "dropout")])
+def test_what_cannot_be_compared_is_said_and_never_called_a_fault(factory: str, noted: str, text: Path) -> None:
+    options = ("--set", f"model.factory=tests.support.faulty:{factory}", "--set", f"data.source={text}")
+    more = ("--set", "data.sequence_length=16", "--set", "pipeline.microbatches=2")
+    ran = fullbore("verify", *options, *more, "--json")
+    assert ran.code == 0, ran.out
+    document = json.loads(ran.out)  # whatever user code prints, stdout is the answer alone
+    assert noted in [note["what"] for note in document["not_comparable"]]
+    assert "2.bias" not in [entry["name"] for entry in document["gradients"]] or factory == "dropping"
+
+
 def test_a_fault_without_a_factor_is_refused() -> None:
     ran = fullbore("verify", "--scale-gradient", "model.norm.weight")
     assert ran.code == 2

@@ -103,6 +103,21 @@ def test_an_existing_run_is_not_overwritten(trained: tuple[dict[str, Any], Path,
     assert (folder / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_folder_with_ones_own_run_file_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("# mine\n[train]\nsteps = 1\n")
+    ran = fullbore("train", str(tmp_path / "run.toml"), *OPTIONS, *sets(f"train.run_dir={tmp_path}"))
+    assert ran.code == 2
+    assert (tmp_path / "run.toml").read_text().startswith("# mine")
+
+
+def test_a_diverging_run_still_answers_in_json(tmp_path: Path) -> None:
+    """JSON has no NaN: it becomes null, and every rank skips the updates."""
+    more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=4", "train.eval_every=0", "optimizer.lr=1e9")
+    ran = fullbore("train", *OPTIONS, *more, *sets("optimizer.warmup_steps=0", "optimizer.name=sgd"), "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["steps"] == 4
+
+
 def test_torchrun_ranks_train_the_same_model(trained: tuple[dict[str, Any], Path, str], tmp_path: Path) -> None:
     """The group that is there is joined; evaluation in between changes nothing."""
     answer, folder, _ = trained

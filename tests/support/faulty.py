@@ -60,3 +60,24 @@ def _fail(kind: str) -> None:
 def with_weights() -> nn.Sequential:
     """The same without faults, on a real device: its weights are the user's own and are kept."""
     return nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
+
+
+def batch_normed() -> nn.Sequential:
+    """A BatchNorm takes the bias before it away: that bias's gradient is zero but for rounding."""
+    return nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Flatten(0, 1), nn.Linear(16, 16), nn.BatchNorm1d(16), Rows())
+
+
+class Rows(nn.Module):
+    """Back to [sample, position, vocabulary]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, VOCABULARY)
+
+    def forward(self, value: Tensor) -> Tensor:
+        print("user code may print")
+        return self.head(value).unflatten(0, (-1, 16))
+
+
+def dropping() -> nn.Sequential:
+    return nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Dropout(0.5), nn.Linear(16, VOCABULARY))

@@ -17,7 +17,7 @@ from fullbore.ir.action import Message
 from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Microbatch, Objective
+from fullbore.models.layered import Boundary, Microbatch, Objective
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
@@ -120,7 +120,8 @@ def run_on_threads(
                 rank=rank,
                 engines=mine,
                 transport=fabric.transport(rank),
-                allocate=_allocate,
+                boundary_of=_boundary_of,
+                device=torch.device("cpu"),
                 recorder=StepRecorder(CpuDevice(), SpanList(), rank=rank),
                 board=None,
                 timeout_s=timeout_s,
@@ -154,9 +155,9 @@ def run_on_threads(
     return Outcome(gradients, loss, tuple(e.peak_activations for e in executors), tuple(errors))
 
 
-def _allocate(message: Message, microbatch: Microbatch) -> Tensor:
+def _boundary_of(message: Message, microbatch: Microbatch) -> Boundary:
     del message
-    return torch.full_like(microbatch["inputs"], float("nan"))
+    return Boundary(tuple(microbatch["inputs"].shape), microbatch["inputs"].dtype)
 
 
 def both_directions_on_one(lane: Lane) -> Hashable:

@@ -249,3 +249,68 @@ def reused_after_failure(worker: Worker) -> list[str]:
     except ValueError as error:
         said.append(f"{type(error).__name__}: {error}")
     return said
+
+
+class AddsInPlace(nn.Module):
+    """Overwrites what it is given, as user code may."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        value += 1.0
+        return torch.relu_(value)
+
+
+def in_place_at_the_cut(worker: Worker) -> tuple[float, dict[str, Tensor], dict[str, Tensor]]:
+    """(loss, gradients, weights) of a chain whose second stage overwrites its input."""
+    mesh = group(worker)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 4), AddsInPlace(), nn.Linear(4, 4)).double()
+    pipeline = Pipeline(
+        model, num_microbatches=2, objective=SQUARED_ERROR, device=CpuDevice(), mesh=mesh, layers_per_stage=[1, 2]
+    )
+    ones = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
+    loss = pipeline.step({"inputs": ones, "targets": torch.zeros_like(ones)})
+    seen = (loss, dict(pipeline.gradients()), {n: w.detach().clone() for n, w in pipeline.weights().items()})
+    pipeline.close()
+    return seen
+
+
+def two_steps_of_a_tied_weight(worker: Worker, ranks: int) -> dict[str, Tensor]:
+    """Gradients after two steps without forgetting the first."""
+    mesh = group(worker)
+    torch.manual_seed(5)
+    shared, other = nn.Linear(4, 4, bias=False).double(), nn.Linear(4, 4, bias=False).double()
+    other.weight = shared.weight
+    model = nn.Sequential(shared, nn.Tanh(), other)
+    cut = [2, 1] if ranks == 2 else [3]
+    pipeline = Pipeline(
+        model, num_microbatches=2, objective=SQUARED_ERROR, device=CpuDevice(), mesh=mesh, layers_per_stage=cut
+    )
+    batch = {"inputs": torch.ones(4, 4).double(), "targets": torch.zeros(4, 4).double()}
+    for _ in range(2):
+        pipeline.step(batch)
+    seen = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
+    pipeline.close()
+    return seen
+
+
+def disagreement(worker: Worker, what: str) -> str:
+    """What a pipeline says whose ranks were given different things."""
+    mesh = group(worker)
+    cut = [1, 3] if what == "cut" and worker.rank else [2, 2]
+    try:
+        pipeline = Pipeline(
+            mlp(4), num_microbatches=2, objective=SQUARED_ERROR, device=CpuDevice(), mesh=mesh, layers_per_stage=cut
+        )
+        batch = mlp4_batch()
+        if what == "batch":
+            batch["inputs"] = batch["inputs"] + worker.rank
+        if what == "autocast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                narrow = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+                pipeline = Pipeline(narrow, num_microbatches=1, objective=SQUARED_ERROR, device=CpuDevice(), mesh=mesh)
+                pipeline.step({name: tensor.float() for name, tensor in batch.items()})
+        else:
+            pipeline.step(batch)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
@@ -87,7 +89,18 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and end the process with its exit code."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     sys.exit(_run(arguments))
+
+
+class _Terminated(BaseException):
+    """SIGTERM: unwinds as Ctrl-C does, so that workers are ended and temporary folders removed."""
+
+
+def _terminate(number: int, frame: object) -> None:
+    del number, frame
+    raise _Terminated
 
 
 def _run(arguments: list[str] | None) -> int:
@@ -108,6 +121,13 @@ def _run(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("fullbore: interrupted", err=True)
         return 130
+    except _Terminated:
+        click.echo("fullbore: terminated", err=True)
+        return 143
+    except OSError as error:
+        click.echo(f"fullbore: the system refused: {error}", err=True)
+        _forget_stdout()
+        return 2
     return code if isinstance(code, int) else 0
 
 
@@ -119,4 +139,5 @@ def _commanded(arguments: list[str] | None) -> Any:
 
 def _forget_stdout() -> None:
     """The reader has gone (`fullbore ... | head`): nothing more is written, and the exit is quiet."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -23,7 +24,16 @@ def json_option(command: _Command) -> _Command:
 
 def print_json(document: Any) -> None:
     """The only thing a command with ``--json`` may write to stdout."""
-    click.echo(json.dumps(document, allow_nan=False))
+    click.echo(json.dumps(_finite(document), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """JSON has neither NaN nor infinity: both become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def print_text(text: str) -> None:

@@ -115,6 +115,8 @@ def show_command(
     else:
         print_text(report.text(width=width(), color=use_color()))
     worst = max(report.peak_shares)
+    if memory_cap is not None and not memory_cap >= 0:
+        raise ConfigError(f"--memory-cap is a number of at least 0 (given {memory_cap})")
     if memory_cap is not None and worst > memory_cap:
         answer_no(f"{name} keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}")
 
@@ -170,7 +172,12 @@ def _timing(
     schedule: Schedule, sizes: Sizes, held: RecipeFile | None, *, cost: str | None, comm: str | None
 ) -> _Timing:
     """Unit-free costs by rank; or from a recipe its measured stages, or so many layers of ``--cost`` each."""
-    unit = parse_unit_costs(cost or "1,1,1", num_ranks=sizes.num_ranks, num_chunks=sizes.num_chunks, comm=comm or "0")
+    unit = parse_unit_costs(
+        "1,1,1" if cost is None else cost,
+        num_ranks=sizes.num_ranks,
+        num_chunks=sizes.num_chunks,
+        comm="0" if comm is None else comm,
+    )
     if held is None:
         return _Timing(unit.of(schedule.placement), unit.links, TimeScale(unit.scale))
     if held.stage_costs is not None and cost is None:

@@ -42,11 +42,15 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
     trace = read_trace(run_dir)
     chosen = _chosen(trace, window)
     steps = (Step(step, trace.timeline(step)) for step in chosen)
+    partial = output.with_name(f"{output.name}.partial")
     try:
-        with output.open("w", encoding="utf-8", newline="\n") as file:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(chrome_trace(steps, title=f"{trace.schedule} pipeline"))
+        partial.replace(output)  # what was there before stays until all of the new one is
     except OSError as error:
         raise TraceError(f"cannot write {output}: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
     uncertainty = trace.clock_uncertainty_ns
     if as_json:
         print_json({"path": str(output), "steps": list(chosen), "clock_uncertainty_ns": uncertainty})

@@ -77,7 +77,7 @@ def _run_folder(config: RunConfig) -> Path:
         taken = [path.name for path in Path("runs").glob(f"{name}*")]
         return Path("runs") / (f"{name}-{len(taken) + 1}" if taken else name)
     folder = Path(config.train.run_dir)
-    if any((folder / name).exists() for name in ("metrics.jsonl", "plan.json", "trace")):
+    if any((folder / name).exists() for name in ("run.toml", "profile.json", "plan.json", "metrics.jsonl", "trace")):
         raise ConfigError(f"train.run_dir {folder} already holds a run; choose another folder, or remove it")
     return folder
 

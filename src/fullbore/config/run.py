@@ -268,8 +268,10 @@ class TrainConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         _need_at_least("train", self, 1, "steps", "log_every", "eval_batches")
         _need_at_least("train", self, 0, "seed", "eval_every", "checkpoint_every")
-        if not 0 < self.timeout_s < math.inf:
-            raise ConfigError(f"train.timeout_s must be positive and finite (timeout_s={self.timeout_s})")
+        if not 0.01 <= self.timeout_s <= 1e6:
+            raise ConfigError(f"train.timeout_s is 0.01 to 1e6 seconds (timeout_s={self.timeout_s})")
+        if self.seed >= 2**63:
+            raise ConfigError(f"train.seed is below 2**63 (seed={self.seed})")
         for name in ("device", "run_dir"):
             if getattr(self, name) == "":
                 raise ConfigError(f"train.{name} is empty; leave it out or give one")

@@ -14,6 +14,10 @@ from fullbore.errors import CostsError
 __all__ = ["LayerCost", "costs_document", "read_costs", "read_microbatch_size", "write_costs"]
 
 
+_MOST = 10**18
+"""Thirty years in nanoseconds, an exabyte: anything above is a slip of the pen, and no sum of layers overflows."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerCost:
     """One layer, one microbatch. Times in integer nanoseconds, sizes in bytes; missing sizes are 0."""
@@ -36,8 +40,10 @@ class LayerCost:
             value = getattr(self, field.name)
             if field.name == "name":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise CostsError(f"{field.name} must be an integer of at least 0 (layer {self.name!r}: {value!r})")
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+                raise CostsError(
+                    f"{field.name} must be an integer from 0 to {_MOST} (layer {self.name!r}: {value!r:.60})"
+                )
 
     @property
     def time_ns(self) -> int:
@@ -98,7 +104,7 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CostsError(f"{path} is not JSON: {error}") from error
 
 

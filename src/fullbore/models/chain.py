@@ -23,24 +23,17 @@ __all__ = ["ChainModel", "ChainStage"]
 
 
 class ChainStage(nn.Module):
-    """A run of layers. The first stage of the model reads the microbatch's ``inputs``.
-
-    A layer that overwrites its input (a ReLU in place) gets a copy: what a stage receives is a leaf of its graph,
-    which autograd does not allow to be overwritten.
-    """
+    """A run of layers. The first stage of the model reads the microbatch's ``inputs``."""
 
     def __init__(self, modules: Sequence[nn.Module], *, names: Sequence[str], first: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(modules)
         self.names = tuple(names)
         self.first = first
-        self.copies_input = any(getattr(part, "inplace", False) is True for part in modules[0].modules())
 
     def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
         value = tensor_of(microbatch, key="inputs", reader="the first stage") if self.first else carried
         assert value is not None, f"a stage that starts at {self.names[0]!r} needs what the one before it gave"
-        if self.copies_input:
-            value = value.clone()
         for name, layer in zip(self.names, self.layers, strict=True):
             value = _one_tensor(layer(value), layer=name)
         return value

@@ -125,14 +125,19 @@ def _call(factory: str, *, seed: int) -> Any:
     module_name, _, function = factory.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        raise ModelError(f"model.factory = {factory!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"model.factory = {factory!r} cannot be imported: {_said(error)}") from error
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         try:
             return make()
-        except Exception as error:
-            raise ModelError(f"model.factory = {factory!r} failed: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise ModelError(f"model.factory = {factory!r} failed: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def _need_dtype(model: Any, *, dtype: torch.dtype, where: str) -> None:

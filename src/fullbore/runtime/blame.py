@@ -16,4 +16,7 @@ def blame(error: BaseException) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of the message; PyTorch's own can be a page long."""
-    return str(error).strip().split("\n", 1)[0]
+    try:
+        return str(error).strip().split("\n", 1)[0]
+    except Exception:
+        return "its own message cannot be printed"

@@ -8,11 +8,13 @@ Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from fullbore.errors import ModelError
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
 from fullbore.models.layered import Microbatch, Objective
@@ -58,12 +60,13 @@ class EagerEngine:
         if leaf is not None and (leaf.is_floating_point() or leaf.is_complex()):
             leaf.requires_grad_()
         with torch.enable_grad():
-            output: Tensor = self._module(leaf, microbatch)
+            entered = leaf if leaf is None or not leaf.requires_grad else _enter(leaf)
+            output: Tensor = self._module(entered, microbatch)
             if self._objective is None:
                 root = get_gradient_edge(output) if output.requires_grad else None
                 self._stash[index] = _Stash(root, leaf)
                 return output.detach().contiguous()
-            loss_sum = self._objective.loss_sum(output, microbatch)
+            loss_sum = _checked(self._objective.loss_sum(output, microbatch), output)
             loss = loss_sum / self._global_count if self._global_count else loss_sum * 0.0
         self._stash[index] = _Stash(loss if loss.requires_grad else None, leaf)
         self.loss_sum = _added(self.loss_sum, loss_sum)
@@ -115,6 +118,38 @@ class EvaluationEngine:
 
     def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
         raise AssertionError("an evaluation schedule has no backward")
+
+
+class _Enter(torch.autograd.Function):
+    """The identity. What a stage receives is a leaf, which autograd lets nobody overwrite; what comes out here may be
+    (a ReLU in place at a cut), as it may in the unsplit model."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        del ctx
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return gradients[0]
+
+
+def _enter(leaf: Tensor) -> Tensor:
+    entered: Tensor = _Enter.apply(leaf)  # type: ignore[no-untyped-call]
+    return entered
+
+
+def _checked(loss_sum: Tensor, output: Tensor) -> Tensor:
+    """A loss that backward can start from. Raises ModelError for a vector, or one cut off from the output."""
+    if loss_sum.numel() != 1:
+        raise ModelError(
+            f"Objective.loss_sum gives one number, the sum over counted items (given shape {list(loss_sum.shape)}); "
+            "use .sum()"
+        )
+    if output.requires_grad and not loss_sum.requires_grad:
+        raise ModelError("Objective.loss_sum gives a number without a gradient; do not detach it or take .item()")
+    return loss_sum.reshape(())
 
 
 def _added(total: Tensor | None, loss_sum: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from fullbore.errors import FullboreError, NeighborLost, RankFailed, ScheduleError, TransferStalled
@@ -25,7 +26,7 @@ from fullbore.ir.action import Compute, Kind, Message, Recv, Send
 from fullbore.ir.flow import message_made, message_needed
 from fullbore.ir.program import Lane, Program
 from fullbore.ir.program_spec import check_program
-from fullbore.models.layered import Microbatch
+from fullbore.models.layered import Boundary, Microbatch
 from fullbore.runtime.blame import blame, first_line
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.engine import StageEngine
@@ -34,8 +35,8 @@ from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout, Trans
 
 __all__ = ["Executor"]
 
-Allocate = Callable[[Message, Microbatch], Tensor]
-"""An empty buffer for a message about this microbatch."""
+BoundaryOf = Callable[[Message, Microbatch], Boundary]
+"""Shape and dtype of a message about this microbatch, the same on both ends."""
 
 _T = TypeVar("_T")
 
@@ -72,7 +73,8 @@ class Executor:
         rank: int,
         engines: Mapping[StageIndex, StageEngine],
         transport: Transport,
-        allocate: Allocate,
+        boundary_of: BoundaryOf,
+        device: torch.device,
         recorder: StepRecorder,
         board: ProgressBoard | None,
         timeout_s: float,
@@ -83,7 +85,8 @@ class Executor:
         self._rank = Rank(rank)
         self._engines = engines
         self._transport = transport
-        self._allocate = allocate
+        self._boundary_of = boundary_of
+        self._device = device
         self.recorder = recorder
         self._board = board
         self._timeout_s = timeout_s
@@ -167,8 +170,21 @@ class Executor:
     def _send(self, instruction: Send, walk: _Walk) -> None:
         lane, message = self._program.lanes[instruction.lane], instruction.message
         tensor = walk.held.pop(message)
+        self._check(tensor, message, walk)
         doing = f"sending the {message} to rank {lane.receiver}"
         self._guard(lambda: self._transport.send(lane, tensor), doing, "the lane")
+
+    def _check(self, tensor: Tensor, message: Message, walk: _Walk) -> None:
+        """What is sent is what the other end has a buffer for: a shorter message would fill a part of it, silently."""
+        boundary = self._boundary_of(message, walk.microbatches[message.microbatch])
+        if tuple(tensor.shape) != boundary.shape or tensor.dtype != boundary.dtype:
+            raise RankFailed(
+                f"rank {self._rank} made {list(tensor.shape)} {tensor.dtype} as the {message}, and the other end "
+                f"expects {list(boundary.shape)} {boundary.dtype}; a layer's output must follow from its input's shape "
+                "(under autocast use a bfloat16 model instead)",
+                rank=self._rank,
+                action=f"sending the {message}",
+            )
 
     def _call_engine(self, action: Compute, walk: _Walk) -> Tensor | None:
         engine, index = self._engines[action.stage], action.microbatch
@@ -187,7 +203,8 @@ class Executor:
         lane = inbound.lane
         while inbound.num_posted < min(len(lane.messages), inbound.num_consumed + lane.depth):
             message = lane.messages[inbound.num_posted]
-            buffer = self._allocate(message, walk.microbatches[message.microbatch])
+            boundary = self._boundary_of(message, walk.microbatches[message.microbatch])
+            buffer = torch.empty(boundary.shape, dtype=boundary.dtype, device=self._device)
             post = partial(self._transport.receive, lane, buffer)
             arrival = self._guard(post, "posting a receive", f"the {message} from rank {lane.sender}")
             inbound.posted[message] = (arrival, buffer)

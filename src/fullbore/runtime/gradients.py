@@ -42,6 +42,13 @@ class GradientStore:
         """Does this weight get a gradient at all?"""
         return self._weights[name].requires_grad
 
+    def take(self, name: str) -> Tensor | None:
+        """Remove one weight's gradient and return it."""
+        weight = self._weights[name]
+        held = self._wide.pop(name, weight.grad)
+        weight.grad = None
+        return held
+
     def of(self, name: str) -> Tensor:
         """The accumulator of one trainable weight, zero where no microbatch has reached it."""
         weight = self._weights[name]

@@ -112,6 +112,7 @@ def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     """The body of a worker process."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)  # stdout is the command's answer; what user code prints here goes to stderr
     os.environ.update(
         RANK=str(worker.rank), WORLD_SIZE=str(worker.num_ranks), LOCAL_RANK=str(worker.rank), MASTER_ADDR="127.0.0.1"
     )

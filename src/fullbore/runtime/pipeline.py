@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Literal, Self
 
-import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ConfigError, ModelError, ScheduleError
@@ -29,11 +28,12 @@ from fullbore.ir.forward_only import forward_only
 from fullbore.ir.lower import lower
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective
+from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
 from fullbore.partition.equal import equal
+from fullbore.runtime.agreement import require_same, require_same_batch
 from fullbore.runtime.batch import split_batch
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
@@ -101,6 +101,9 @@ class Pipeline:
                 f"this model brings no loss ({self._model.description}); "
                 "give objective=Objective(loss_sum=..., count=...)"
             )
+        for name, value in (("num_microbatches", num_microbatches), ("accumulation", accumulation)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is a whole number of at least 1 ({name}={value!r})")
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
         self._timeout_s = timeout_s
@@ -111,6 +114,18 @@ class Pipeline:
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
         self._edges = _edges(self._model, layers_per_stage, self.schedule.num_stages)
+
+        require_same(
+            {
+                "layers": self._model.layer_names,
+                "layers_per_stage": self.layers_per_stage,
+                "schedule": self.schedule.orders,
+                "num_microbatches": num_microbatches,
+                "accumulation": accumulation,
+                "recompute": tuple(recompute),
+            },
+            mesh=self._mesh,
+        )
 
         placement = self.schedule.placement
         self._undo: list[Callable[[], None]] = []
@@ -143,7 +158,8 @@ class Pipeline:
             rank=self.rank,
             engines=self._training,
             transport=self._transport,
-            allocate=self._allocate,
+            boundary_of=self._boundary_of,
+            device=self._device.torch_device,
             recorder=self._recorder,
             board=board,
             timeout_s=timeout_s,
@@ -202,6 +218,10 @@ class Pipeline:
         """This rank's buffers under their full names."""
         return {name: buffer for stage in self._stages.values() for name, buffer in stage.buffers.items()}
 
+    def modules(self) -> tuple[nn.Module, ...]:
+        """This rank's stages, in model order."""
+        return tuple(stage.module for stage in self._stages.values())
+
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated gradients, float32 or wider, under the same names."""
         return self._gradients.gradients()
@@ -221,9 +241,8 @@ class Pipeline:
             RankFailed, TransferStalled: names the rank, its action and the cause.
         """
         self._recorder.end_step()
-        assert self._objective is not None
-        microbatches = split_batch(batch, self._num_microbatches * self._accumulation)
-        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
+        microbatches, count = self._cut(batch, self._num_microbatches * self._accumulation)
+        self._tied.begin(self._gradients)
         for engine in self._training.values():
             engine.begin(count)
         for first in range(0, len(microbatches), self._num_microbatches):
@@ -238,10 +257,8 @@ class Pipeline:
     def evaluate(self, batch: Mapping[str, Tensor], *, num_microbatches: int | None = None) -> float:
         """The loss over a batch in evaluation mode, the same on every rank. Touches no gradient and no weight."""
         self._recorder.end_step()
-        assert self._objective is not None
         slices = num_microbatches if num_microbatches is not None else self._num_microbatches
-        microbatches = split_batch(batch, slices)
-        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
+        microbatches, count = self._cut(batch, slices)
         for engine in self._evaluating.values():
             engine.begin()
         executor = self._evaluation(slices)
@@ -328,11 +345,22 @@ class Pipeline:
         self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
         return built
 
+    def _cut(self, batch: Mapping[str, Tensor], slices: int) -> tuple[list[Microbatch], int]:
+        """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
+        if self._failed or self._released:
+            how = "has failed in an earlier step" if self._failed else "is closed"
+            raise ConfigError(f"this pipeline {how} and cannot go on; build a new one")
+        assert self._objective is not None
+        microbatches = split_batch(batch, slices)
+        require_same_batch(batch, slices, mesh=self._mesh)
+        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
+        if count < 0 or count != int(count):
+            raise ModelError(f"Objective.count gives whole numbers of at least 0 (their sum is {count})")
+        return microbatches, int(count)
+
     @contextmanager
     def _failing(self) -> Iterator[None]:
         """After a failure this rank's engines and lanes are in the middle of a step, and stay there."""
-        if self._failed:
-            raise ConfigError("this pipeline has failed in an earlier step and cannot go on; build a new one")
         self._failed = True
         yield
         self._failed = False
@@ -340,10 +368,9 @@ class Pipeline:
     def _span(self, stage: int) -> range:
         return range(self._edges[stage], self._edges[stage + 1])
 
-    def _allocate(self, message: Message, microbatch: Microbatch) -> Tensor:
+    def _boundary_of(self, message: Message, microbatch: Microbatch) -> Boundary:
         layer = self._edges[message.stage + (1 if message.payload is Payload.ACTIVATION else 0)]
-        boundary = self._model.boundary(layer, microbatch)
-        return torch.empty(boundary.shape, dtype=boundary.dtype, device=self._device.torch_device)
+        return self._model.boundary(layer, microbatch)
 
     def _on_device(self, microbatches: Sequence[Microbatch]) -> list[Microbatch]:
         target = self._device.torch_device
@@ -356,7 +383,8 @@ class Pipeline:
                 rank=self.rank,
                 engines=self._evaluating,
                 transport=self._transport,
-                allocate=self._allocate,
+                boundary_of=self._boundary_of,
+                device=self._device.torch_device,
                 recorder=StepRecorder(self._device, SpanList(), rank=self.rank),
                 board=self._board,
                 timeout_s=self._timeout_s,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from fullbore.models.layered import TiedWeight
 from fullbore.runtime.gradients import GradientStore
@@ -48,6 +48,7 @@ class TiedGradients:
             if ranks not in groups:
                 groups[ranks] = mesh.new_group(ranks, timeout_s=timeout_s)
             self._shared.append(_Shared(weight.name, ranks, groups[ranks]))
+        self._earlier: dict[str, Tensor | None] = {}
         self._owner = {weight.name: rank_of_layer[weight.layers[0]] for weight in tied}
 
     @property
@@ -67,9 +68,18 @@ class TiedGradients:
                 value = weights[shared.name].detach()
                 self._mesh.together(partial(dist.broadcast, value, src=source, group=shared.group))
 
+    def begin(self, gradients: GradientStore) -> None:
+        """Set aside what earlier steps have added up: it is summed over ranks already."""
+        for shared in self._shared:
+            if self._rank in shared.ranks:
+                self._earlier[shared.name] = gradients.take(shared.name)
+
     def reduce(self, gradients: GradientStore) -> None:
-        """Sum every shared weight's gradient over the ranks that use it. A frozen one has none."""
+        """Sum every shared weight's gradient of this step over the ranks that use it. A frozen one has none."""
         for shared in self._shared:
             if self._rank in shared.ranks and gradients.trains(shared.name):
                 gradient = gradients.of(shared.name)
                 self._mesh.together(partial(dist.all_reduce, gradient, group=shared.group))
+                earlier = self._earlier.pop(shared.name, None)
+                if earlier is not None:
+                    gradient.add_(earlier)

@@ -19,6 +19,10 @@ from fullbore.schedules.sizes import Sizes, require_sizes
 __all__ = ["Option", "ScheduleEntry"]
 
 
+_MOST = 5_000_000
+"""Forwards of a schedule: beyond it an answer takes minutes and the memory of a large machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """A whole number that a schedule takes beside its sizes."""
@@ -91,6 +95,11 @@ class ScheduleEntry:
             raise ScheduleError(
                 f"{self.name} has {self.chunks} {'stage' if self.chunks == 1 else 'stages'} per rank "
                 f"(num_chunks={chunks}); use {self.chunks}"
+            )
+        if num_ranks * num_microbatches * chunks > _MOST:
+            raise ScheduleError(
+                f"a schedule of {num_ranks} ranks, {num_microbatches} microbatches and {chunks} chunks has more than "
+                f"{_MOST:,} forwards; use smaller sizes"
             )
         found = Sizes(
             num_ranks=num_ranks,

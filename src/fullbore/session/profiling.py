@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +12,10 @@ import torch
 from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
 from fullbore.data.corpus import open_corpus
+from fullbore.errors import FullboreError, ModelError
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
+from fullbore.runtime.blame import blame
 from fullbore.runtime.device import open_device
 from fullbore.session.session import share_cores, tensors
 
@@ -40,7 +44,14 @@ def profile_alone(config: RunConfig) -> Measured:
     model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
     order = corpus.training_order(config.data)
     size = batch_sizes(config).microbatch_size
-    layers = profile(model, tensors(order.draw(0, count=size)), device=device.torch_device, seed=config.train.seed)
+    sample = tensors(order.draw(0, count=size))
+    try:
+        with redirect_stdout(sys.stderr):
+            layers = profile(model, sample, device=device.torch_device, seed=config.train.seed)
+    except FullboreError:
+        raise
+    except Exception as error:
+        raise ModelError(f"a layer failed while it was measured: {blame(error)}") from error
     about = {
         "device": str(device.torch_device),
         "dtype": config.model.dtype,

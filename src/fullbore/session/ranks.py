@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from fullbore.errors import ConfigError
@@ -26,11 +28,22 @@ def run_ranks(target: str, *arguments: Any, num_ranks: int, preload: Sequence[st
         ConfigError: the group has another size than the configuration.
     """
     if in_a_group():
-        present = int(os.environ["WORLD_SIZE"])
+        present = _from_environment("WORLD_SIZE")
+        _from_environment("RANK")
+        if present > 1 and "MASTER_ADDR" not in os.environ:
+            raise ConfigError("RANK and WORLD_SIZE are set but MASTER_ADDR is not; start with torchrun, or unset them")
         if present != num_ranks:
             raise ConfigError(
                 f"the configuration needs {num_ranks} processes (pipeline.stages * mesh axes); torchrun started "
                 f"{present}; use --nproc-per-node {num_ranks} or change pipeline.stages"
             )
-        return load_target(target)(None, *arguments)
+        with redirect_stdout(sys.stderr):
+            return load_target(target)(None, *arguments)
     return launch(target, *arguments, num_ranks=num_ranks, preload=preload)[0]
+
+
+def _from_environment(name: str) -> int:
+    value = os.environ[name]
+    if not value.isdecimal():
+        raise ConfigError(f"the environment variable {name} is a whole number ({name}={value!r}); torchrun sets it")
+    return int(value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fullbore.errors import ScheduleError, TraceError
+from fullbore.errors import FullboreError, ScheduleError, TraceError
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
@@ -72,6 +72,17 @@ def read_trace(run_dir: Path) -> Trace:
     Raises:
         TraceError: no trace, a rank missing or without calibration, another version, or a broken line.
     """
+    try:
+        return _read(run_dir)
+    except FullboreError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise TraceError(
+            f"the trace in {run_dir} is not as fullbore writes it ({type(error).__name__}: {error}); run again"
+        ) from error
+
+
+def _read(run_dir: Path) -> Trace:
     first = _read_rank(run_dir, 0)
     placement = Placement(tuple(Rank(rank) for rank in first[-1].header["placement"]))
     recorded: list[dict[int, _Recorded]] = []

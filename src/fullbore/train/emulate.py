@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
@@ -20,6 +19,7 @@ from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Message, Payload
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
+from fullbore.models.layered import Boundary
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
 from fullbore.runtime.device import CpuDevice
@@ -36,6 +36,13 @@ from fullbore.train.progress import Silence, open_progress
 from fullbore.train.result import TrainResult
 
 __all__ = ["emulate_rank"]
+
+
+_KNOWN = {
+    *("layers", "links", "jitter", "seed", "faults"),
+    *("device", "dtype", "sequence_length", "microbatch_size", "threads", "torch", "emulated"),
+}
+"""What an emulation reads, and what a profile writes beside the layers."""
 
 
 def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_path: str) -> TrainResult | None:
@@ -120,22 +127,26 @@ def _executor(
         transport=TorchTransport(
             program.lanes, rank=rank, ranks=place.mesh.ranks, device=place.device, timeout_s=timeout_s
         ),
-        allocate=lambda message, _: _buffer(message, crossing),
+        boundary_of=lambda message, _: _boundary_of(message, crossing),
+        device=place.device.torch_device,
         recorder=recorder,
         board=place.board,
         timeout_s=timeout_s,
     )
 
 
-def _buffer(message: Message, crossing: Sequence[int]) -> Tensor:
+def _boundary_of(message: Message, crossing: Sequence[int]) -> Boundary:
     boundary = message.stage if message.payload is Payload.ACTIVATION else StageIndex(message.stage - 1)
-    return torch.empty(max(crossing[boundary], 1), dtype=torch.uint8)
+    return Boundary((max(crossing[boundary], 1),), torch.uint8)
 
 
 def _read(path: Path) -> tuple[tuple[LayerCost, ...], dict[str, Any]]:
     """Layers, and how the times vary. What a rehearsal cannot do yet is refused, not ignored."""
     layers = read_costs(path)
     document = json.loads(path.read_text(encoding="utf-8"))
+    unknown = document.keys() - _KNOWN
+    if unknown:
+        raise CostsError(f"unknown key {min(unknown)!r} in {path}; an emulated run takes {', '.join(sorted(_KNOWN))}")
     for key in ("links", "faults"):
         if document.get(key):
             raise CostsError(f"{key} in an emulated run are not built yet ({path}); remove the key")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
 from fullbore.verify.report import TensorError
 
-__all__ = ["compare", "relative_error", "worst"]
+__all__ = ["NOISE", "compare", "relative_error", "vanishing", "without", "worst"]
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
@@ -26,6 +26,18 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return error if error == error else float("inf")
 
 
+NOISE = {"float64": 1e-14, "float32": 1e-6}
+"""Below this share of the model's largest gradient a gradient is rounding noise around zero."""
+
+
+def vanishing(gradients: Mapping[str, Tensor], *, noise: float) -> tuple[str, ...]:
+    """Names of gradients that are zero but for rounding (a bias before a BatchNorm): no two orders of summation agree
+    on them, and no share of them means anything."""
+    sizes = {name: float(g.detach().double().abs().max()) for name, g in gradients.items() if g.numel()}
+    largest = max(sizes.values(), default=0.0)
+    return tuple(name for name, size in sizes.items() if size <= noise * largest)
+
+
 def compare(values: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> tuple[TensorError, ...]:
     """One error a tensor, in the reference's order. A tensor that only one side has is infinitely far."""
     names: Sequence[str] = [*reference, *(name for name in values if name not in reference)]
@@ -41,3 +53,8 @@ def compare(values: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> tu
 def worst(errors: Sequence[TensorError]) -> float:
     """The largest error; 0 without any."""
     return max((error.max_relative_error for error in errors), default=0.0)
+
+
+def without(errors: Sequence[TensorError], names: Collection[str]) -> tuple[TensorError, ...]:
+    """The errors of all other tensors."""
+    return tuple(error for error in errors if error.name not in names)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fullbore.config.run import OptimizerConfig
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
+from fullbore.verify.stochastic import without_dropout
 
 __all__ = ["Observed", "run_reference"]
 
@@ -41,7 +42,7 @@ def run_reference(
 ) -> Observed:
     """Train ``batches`` (steps of microbatches) from the initial tensors (weights and buffers by full name)."""
     whole = model.whole()
-    whole.module.to(device)
+    without_dropout(whole.module.to(device))
     weights = load(whole.module, initial)
     update = _torch_optimizer(weights, optimizer)
     losses: list[float] = []

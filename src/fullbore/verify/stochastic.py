@@ -10,8 +10,9 @@ from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import LayeredModel
 from fullbore.verify.report import NotComparable
 
-__all__ = ["comparable_config", "not_comparable"]
+__all__ = ["comparable_config", "not_comparable", "without_dropout"]
 
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _DROPOUT_KEYS = (
     *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "residual_dropout"),
     *("embedding_dropout", "classifier_dropout", "dropout", "emb_dropout", "activation_dropout"),
@@ -51,6 +52,13 @@ def not_comparable(module: nn.Module) -> list[NotComparable]:
                 "compared against one process running the same microbatches",
             )
         )
-    if any(isinstance(part, nn.Dropout) and part.p > 0 and part.training for part in module.modules()):
-        notes.append(NotComparable("dropout", "its masks are not the same for every cut; set its probability to 0"))
+    if any(isinstance(part, _DROPOUTS) and part.p > 0 for part in module.modules()):
+        notes.append(NotComparable("dropout", "masks differ with the cut; verified with every probability at 0"))
     return notes
+
+
+def without_dropout(module: nn.Module) -> None:
+    """Set every dropout module's probability to 0."""
+    for part in module.modules():
+        if isinstance(part, _DROPOUTS):
+            part.p = 0.0

@@ -45,7 +45,7 @@ def test_an_axis_that_is_not_built_is_refused_above_1(axis: str) -> None:
         (lambda: OptimizerConfig(lr=float("nan")), r"optimizer\.lr must be positive"),
         (lambda: OptimizerConfig(clip_norm=0.0), r"clip_norm must be positive .*use inf for no clipping"),
         (lambda: OptimizerConfig(betas=(0.9, 1.0)), r"betas are 0 or more and less than 1 \(betas=\[0\.9, 1\.0\]\)"),
-        (lambda: TrainConfig(timeout_s=0), r"train\.timeout_s must be positive"),
+        (lambda: TrainConfig(timeout_s=0), r"train\.timeout_s is 0\.01 to 1e6 seconds"),
         (lambda: TrainConfig(steps=0), r"train\.steps must be at least 1"),
         (lambda: PipelineConfig(chunks=0), r"pipeline\.chunks must be at least 1 \(chunks=0\)"),
         (

@@ -15,7 +15,7 @@ from fullbore.ir.lower import lower
 from fullbore.ir.placement import Placement
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Microbatch
+from fullbore.models.layered import Boundary, Microbatch
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.recorder import StepRecorder
@@ -92,7 +92,8 @@ def executor(
         rank=rank,
         engines=engines,
         transport=Written(log, failure=wait_failure),
-        allocate=lambda message, microbatch: torch.empty(1),
+        boundary_of=lambda message, microbatch: Boundary((1,), torch.float32),
+        device=torch.device("cpu"),
         recorder=StepRecorder(CpuDevice(), spans, rank=rank),
         board=None,
         timeout_s=1.5,
