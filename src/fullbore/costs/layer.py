@@ -14,8 +14,8 @@ from fullbore.errors import CostsError
 __all__ = ["LayerCost", "costs_document", "read_costs", "read_microbatch_size", "write_costs"]
 
 
-_MOST = 10**18
-"""Thirty years in nanoseconds, an exabyte: anything above is a slip of the pen, and no sum of layers overflows."""
+_MOST_NS, _MOST = 2**62, 10**30
+"""A century in nanoseconds, and more bytes than there are: anything above is a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ class LayerCost:
             value = getattr(self, field.name)
             if field.name == "name":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+            most = _MOST_NS if field.name.endswith("_ns") else _MOST
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
                 raise CostsError(
-                    f"{field.name} must be an integer from 0 to {_MOST} (layer {self.name!r}: {value!r:.60})"
+                    f"{field.name} must be an integer from 0 to {most} (layer {self.name!r}: {value!r:.60})"
                 )
 
     @property

@@ -23,7 +23,8 @@ __all__ = ["ChainModel", "ChainStage"]
 
 
 class ChainStage(nn.Module):
-    """A run of layers. The first stage of the model reads the microbatch's ``inputs``."""
+    """A run of layers. The first stage of the model reads the microbatch's ``inputs``, and a copy of them where a layer
+    could overwrite numbers that the caller, and the other microbatches, share."""
 
     def __init__(self, modules: Sequence[nn.Module], *, names: Sequence[str], first: bool) -> None:
         super().__init__()
@@ -34,6 +35,8 @@ class ChainStage(nn.Module):
     def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
         value = tensor_of(microbatch, key="inputs", reader="the first stage") if self.first else carried
         assert value is not None, f"a stage that starts at {self.names[0]!r} needs what the one before it gave"
+        if self.first and value.is_floating_point():
+            value = value.clone()
         for name, layer in zip(self.names, self.layers, strict=True):
             value = _one_tensor(layer(value), layer=name)
         return value

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fullbore.costs.layer import LayerCost
 from fullbore.models.activations import kept_bytes
+from fullbore.models.enter import enter
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
 
 __all__ = ["profile"]
@@ -116,8 +117,8 @@ class _Bench:
         assert self._module is not None, f"{self._name} was dropped"
         given = self._input
         if given is not None and given.is_floating_point():
-            given = given.detach().requires_grad_()
-        carried = None if given is None else given.view_as(given)
+            given = given.detach().clone().requires_grad_()
+        carried = enter(given) if given is not None and given.requires_grad else given
         if warmup:
             with kept_bytes(self._module) as kept:
                 value = self._forward(self._module, carried)

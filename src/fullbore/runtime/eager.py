@@ -8,7 +8,6 @@ Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from fullbore.errors import ModelError
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
+from fullbore.models.enter import enter
 from fullbore.models.layered import Microbatch, Objective
 
 __all__ = ["EagerEngine", "EvaluationEngine"]
@@ -60,7 +60,7 @@ class EagerEngine:
         if leaf is not None and (leaf.is_floating_point() or leaf.is_complex()):
             leaf.requires_grad_()
         with torch.enable_grad():
-            entered = leaf if leaf is None or not leaf.requires_grad else _enter(leaf)
+            entered = leaf if leaf is None or not leaf.requires_grad else enter(leaf)
             output: Tensor = self._module(entered, microbatch)
             if self._objective is None:
                 root = get_gradient_edge(output) if output.requires_grad else None
@@ -118,26 +118,6 @@ class EvaluationEngine:
 
     def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
         raise AssertionError("an evaluation schedule has no backward")
-
-
-class _Enter(torch.autograd.Function):
-    """The identity. What a stage receives is a leaf, which autograd lets nobody overwrite; what comes out here may be
-    (a ReLU in place at a cut), as it may in the unsplit model."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        del ctx
-        return value.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        return gradients[0]
-
-
-def _enter(leaf: Tensor) -> Tensor:
-    entered: Tensor = _Enter.apply(leaf)  # type: ignore[no-untyped-call]
-    return entered
 
 
 def _checked(loss_sum: Tensor, output: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fullbore.models.enter import enter
 from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective
 
 CPU = torch.device("cpu")
@@ -33,7 +34,7 @@ def run(stages: Sequence[BuiltStage], microbatch: Microbatch, *, objective: Obje
     passed: list[tuple[Tensor | None, Tensor]] = []
     for stage in stages:
         given = None if value is None else value.detach().requires_grad_()
-        value = stage.module(given, microbatch)
+        value = stage.module(given if given is None else enter(given), microbatch)
         passed.append((given, value))
     assert value is not None
     loss = objective.loss_sum(value, microbatch)
