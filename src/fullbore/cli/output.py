@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["answer_no", "json_option", "print_json", "print_text", "use_color", "width"]
+from fullbore.errors import ConfigError
+
+__all__ = ["answer_no", "json_option", "print_json", "print_text", "require_cap", "use_color", "width"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -39,6 +41,12 @@ def _finite(value: Any) -> Any:
 def print_text(text: str) -> None:
     """Text that brings its own line ends."""
     click.echo(text, nl=False)
+
+
+def require_cap(memory_cap: float | None) -> None:
+    """A cap is a number of at least 0. (NaN compares false with everything, so every schedule would fit.)"""
+    if memory_cap is not None and not memory_cap >= 0:
+        raise ConfigError(f"--memory-cap is a number of at least 0 (given {memory_cap})")
 
 
 def answer_no(reason: str) -> None:

@@ -81,9 +81,11 @@ def command(
             layers,
             schedule=order,
             objective=Objective(objective),
-            memory_bytes=None if memory is None else _bytes(memory),
+            memory_bytes=None if memory is None else min(_bytes(memory), 2**62),
         )
     except NothingFits as no:
+        if as_json:
+            print_json({"feasible": False, "reason": str(no)})
         answer_no(str(no))
         return
     answer = _Answer.of(found, layers, order, source=known.source)

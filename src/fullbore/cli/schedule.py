@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fullbore.cli import schedule_check, schedule_compare, schedule_export
-from fullbore.cli.output import answer_no, json_option, print_json, print_text, use_color, width
+from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap, use_color, width
 from fullbore.cli.schedule_options import parse_options
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
@@ -100,6 +100,9 @@ def show_command(
       fullbore schedule show interleaved-1f1b -p 4 -m 6 -v 3 --option group_size=6
       fullbore schedule show gpipe -p 2 -m 4 --cost 1:2,1,1 --comm 0.5 --json
     """
+    require_cap(memory_cap)
+    if as_json and csv_file == Path("-"):
+        raise ConfigError("--json and --csv - would both write to stdout; give the CSV a file")
     entry = get(name)
     held = None if recipe is None else read_recipe(recipe)
     sizes = _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options))
@@ -115,8 +118,6 @@ def show_command(
     else:
         print_text(report.text(width=width(), color=use_color()))
     worst = max(report.peak_shares)
-    if memory_cap is not None and not memory_cap >= 0:
-        raise ConfigError(f"--memory-cap is a number of at least 0 (given {memory_cap})")
     if memory_cap is not None and worst > memory_cap:
         answer_no(f"{name} keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}")
 

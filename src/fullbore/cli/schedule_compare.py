@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fullbore.cli.output import answer_no, json_option, print_json, print_text
+from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.report.comparison import compare_schedules
 from fullbore.schedules.registry import REGISTRY
@@ -44,6 +44,7 @@ def command(
       fullbore schedule compare -p 4 -m 8 --cost 1,1.2,.8 --comm 0.1 --memory-cap 4
     """
     require_sizes("a comparison", num_ranks=ranks, num_microbatches=microbatches)
+    require_cap(memory_cap)
     require_sizes("a comparison", num_chunks=1 if chunks is None else chunks)
     for word in comm.split(":"):
         parse_unit_costs(cost, num_ranks=ranks, comm=word)

@@ -21,5 +21,7 @@ def parse_options(options: Sequence[str]) -> dict[str, int]:
         key, equals, value = (part.strip() for part in option.partition("="))
         if not equals or re.fullmatch(r"-?[0-9]{1,9}", value) is None:
             raise ConfigError(f"an option is written key=value with a whole number (given --option {option!r})")
+        if key in found:
+            raise ConfigError(f"each option is given once (--option {option!r} repeats {key})")
         found[key] = int(value)
     return found

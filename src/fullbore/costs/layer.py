@@ -14,8 +14,8 @@ from fullbore.errors import CostsError
 __all__ = ["LayerCost", "costs_document", "read_costs", "read_microbatch_size", "write_costs"]
 
 
-_MOST_NS, _MOST = 2**62, 10**30
-"""A century in nanoseconds, and more bytes than there are: anything above is a slip of the pen."""
+_MOST = {"_ns": 2**53, "_bytes": 2**50}
+"""A hundred days, a petabyte: anything above is a slip of the pen, and no sum over layers overflows 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,10 @@ class LayerCost:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "name":
+                if not isinstance(value, str) or not value:
+                    raise CostsError(f"the name of a layer is text and not empty (given {value!r:.60})")
                 continue
-            most = _MOST_NS if field.name.endswith("_ns") else _MOST
+            most = next((limit for end, limit in _MOST.items() if field.name.endswith(end)), 10**30)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
                 raise CostsError(
                     f"{field.name} must be an integer from 0 to {most} (layer {self.name!r}: {value!r:.60})"

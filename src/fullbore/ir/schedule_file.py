@@ -41,7 +41,7 @@ def open_schedule_file(path: Path) -> ScheduleFile:
         ScheduleError: it cannot be read, or is in neither form; names the line, or the row and column.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ScheduleError(f"cannot read the schedule {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

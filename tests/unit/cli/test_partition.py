@@ -128,3 +128,24 @@ def test_a_run_without_a_profile_says_what_to_give(tmp_path: Path, capsys: pytes
     code, _, err = run(capsys, "partition", str(tmp_path), "-p", "2")
     assert code == 2
     assert "has no profile.json" in err
+
+
+def test_no_is_one_json_document_and_sizes_have_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What does not fit is an answer; a size that no machine has is a slip of the pen."""
+    layer = {"forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1}
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"layers": [{"name": f"l{i}", **layer, "activation_bytes": 10} for i in range(4)]}))
+    code, out, _ = run(capsys, "partition", str(path), "-p", "2", "--memory", "1", "--json")
+    assert (code, json.loads(out)["feasible"]) == (1, False)
+    path.write_text(json.dumps({"layers": [{"name": "l", **layer, "activation_bytes": 2**58}]}))
+    code, _, err = run(capsys, "partition", str(path), "-p", "1")
+    assert code == 2
+    assert "activation_bytes must be an integer from 0 to" in err
+
+
+@pytest.mark.parametrize("command", [["show", "1f1b"], ["compare"]])
+@pytest.mark.parametrize("cap", ["nan", "-1"])
+def test_a_cap_that_is_no_size_is_refused(command: list[str], cap: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "schedule", *command, "-p", "2", "-m", "2", "--memory-cap", cap)
+    assert code == 2
+    assert "--memory-cap is a number of at least 0" in err
