@@ -33,7 +33,7 @@ from fullbore.runtime.engine import StageEngine
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout, Transport
 
-__all__ = ["Executor"]
+__all__ = ["BoundaryOf", "Executor"]
 
 BoundaryOf = Callable[[Message, Microbatch], Boundary]
 """Shape and dtype of a message about this microbatch, the same on both ends."""

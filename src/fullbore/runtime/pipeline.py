@@ -21,31 +21,30 @@ from typing import Literal, Self
 
 from torch import Tensor, nn
 
-from fullbore.errors import ConfigError, ModelError, ScheduleError
+from fullbore.errors import ConfigError, ModelError
 from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Kind, Message, Payload
-from fullbore.ir.forward_only import forward_only
 from fullbore.ir.lower import lower
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
+from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
-from fullbore.partition.equal import equal
 from fullbore.runtime.agreement import require_same, require_same_batch
 from fullbore.runtime.batch import split_batch
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
+from fullbore.runtime.cut import edges_of, schedule_for
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
+from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.tied import TiedGradients
 from fullbore.runtime.torch_transport import TorchTransport
-from fullbore.schedules.registry import get
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
 from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
@@ -106,14 +105,12 @@ class Pipeline:
                 raise ConfigError(f"{name} is a whole number of at least 1 ({name}={value!r})")
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
-        self._timeout_s = timeout_s
-        self._board = board
         self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
         self._mesh = mesh if mesh is not None else _mesh_of_world(schedule, self._device, timeout_s)
-        self.schedule = _schedule_for(
+        self.schedule = schedule_for(
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
-        self._edges = _edges(self._model, layers_per_stage, self.schedule.num_stages)
+        self._edges = edges_of(self._model, layers_per_stage, self.schedule.num_stages)
 
         require_same(
             {
@@ -144,7 +141,6 @@ class Pipeline:
         last = StageIndex(self.schedule.num_stages - 1)
         ends = {stage: self._objective if stage == last else None for stage in self._stages}
         self._training = {s: EagerEngine(built.module, objective=ends[s]) for s, built in self._stages.items()}
-        self._evaluating = {s: EvaluationEngine(built.module, objective=ends[s]) for s, built in self._stages.items()}
         program = lower(self.schedule)
         self._transport = TorchTransport(
             program.lanes,
@@ -164,7 +160,16 @@ class Pipeline:
             board=board,
             timeout_s=timeout_s,
         )
-        self._evaluations: dict[int, Executor] = {}
+        self._evaluation = Evaluation(
+            {s: EvaluationEngine(built.module, objective=ends[s]) for s, built in self._stages.items()},
+            placement=placement,
+            rank=self.rank,
+            transport=self._transport,
+            boundary_of=self._boundary_of,
+            device=self._device,
+            board=board,
+            timeout_s=timeout_s,
+        )
         self._failed = False
         self._released = False
 
@@ -259,16 +264,9 @@ class Pipeline:
         self._recorder.end_step()
         slices = num_microbatches if num_microbatches is not None else self._num_microbatches
         microbatches, count = self._cut(batch, slices)
-        for engine in self._evaluating.values():
-            engine.begin()
-        executor = self._evaluation(slices)
-        executor.recorder.step = self._recorder.step
         with self._failing():
-            executor.run(self._on_device(microbatches))
-        for engine in self._evaluating.values():
-            engine.end()
-        executor.recorder.discard()
-        return self._global_loss([engine.loss_sum for engine in self._evaluating.values()], count)
+            loss_sum = self._evaluation.run(self._on_device(microbatches), step=self._recorder.step)
+        return self._global_loss([loss_sum], count)
 
     def clip_grad_norm(self, max_norm: float | None, *, norm_type: float = 2.0) -> float:
         """Scale all gradients so that their norm over *all stages* is at most ``max_norm``; return the norm before.
@@ -376,21 +374,6 @@ class Pipeline:
         target = self._device.torch_device
         return [{name: t.to(target, non_blocking=True) for name, t in one.items()} for one in microbatches]
 
-    def _evaluation(self, slices: int) -> Executor:
-        if slices not in self._evaluations:
-            self._evaluations[slices] = Executor(
-                lower(forward_only(self.schedule.placement, num_microbatches=slices)),
-                rank=self.rank,
-                engines=self._evaluating,
-                transport=self._transport,
-                boundary_of=self._boundary_of,
-                device=self._device.torch_device,
-                recorder=StepRecorder(self._device, SpanList(), rank=self.rank),
-                board=self._board,
-                timeout_s=self._timeout_s,
-            )
-        return self._evaluations[slices]
-
     def _global_loss(self, sums: Sequence[Tensor | None], count: int) -> float:
         """Only the rank of the last stage has a sum; here it is read, once a step."""
         total = self._mesh.sum([sum(float(value) for value in sums if value is not None)])[0]
@@ -400,41 +383,3 @@ class Pipeline:
 def _mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -> Mesh:
     ranks = schedule.num_ranks if isinstance(schedule, Schedule) else world_size()
     return Mesh(Layout(pipeline=ranks), device=device, timeout_s=timeout_s)
-
-
-def _schedule_for(
-    schedule: str | Schedule,
-    num_ranks: int,
-    num_microbatches: int,
-    *,
-    num_chunks: int | None,
-    options: Mapping[str, int] | None,
-) -> Schedule:
-    if isinstance(schedule, str):
-        return get(schedule).build(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
-    if num_chunks is not None or options:
-        raise ScheduleError(
-            f"a Schedule already says its stages per rank and its order (schedule={schedule.name!r}, "
-            f"num_chunks={num_chunks}, schedule_options={dict(options or {})}); leave out both, or give a name"
-        )
-    if (schedule.num_ranks, schedule.num_microbatches) != (num_ranks, num_microbatches):
-        raise ScheduleError(
-            f"the schedule is for {schedule.num_ranks} ranks and {schedule.num_microbatches} microbatches; "
-            f"this pipeline has {num_ranks} and {num_microbatches}"
-        )
-    return schedule
-
-
-def _edges(model: LayeredModel, layers_per_stage: Literal["equal"] | Sequence[int], num_stages: int) -> tuple[int, ...]:
-    """First layer of each stage, and the number of layers at the end."""
-    num_layers = len(model.layer_names)
-    counts = equal(num_layers, num_stages=num_stages) if layers_per_stage == "equal" else tuple(layers_per_stage)
-    if len(counts) != num_stages or sum(counts) != num_layers or min(counts) < 1:
-        raise ConfigError(
-            f"layers_per_stage needs {num_stages} counts of at least 1 that add up to {num_layers} layers "
-            f"(given {list(counts)}, {sum(counts)} layers)"
-        )
-    edges = [0]
-    for count in counts:
-        edges.append(edges[-1] + count)
-    return tuple(edges)
