@@ -26,16 +26,19 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return document
 
 
+KNOWN = {"gpipe": 33, "1f1b": 33, "eager-1f1b": 33, "interleaved-1f1b": 28.5, "looped-bfs": 28.5}
+"""Makespans at p = 4, m = 8 with unit costs; a schedule added later is held to its own formula."""
+
+
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_json_has_the_promised_keys(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, name, "-p", "4", "-m", "8")
     entry = get(name)
     chunks = entry.chunks
     assert set(found) == KEYS
-    formula = entry.span(entry.sizes(4, num_microbatches=8), 3)
-    makespan = found["makespan"] if formula is None else float(formula)
+    makespan = KNOWN.get(name) or float(entry.span(entry.sizes(4, num_microbatches=8), 3) or 0)
     assert (found["makespan"], found["ideal"], found["chunks"], found["stages"]) == (makespan, 24, chunks, 4 * chunks)
-    assert found["lower_bound"] <= makespan
+    assert found["lower_bound"] == makespan if name in KNOWN else found["lower_bound"] <= makespan
     assert found["bubble_fraction"] == pytest.approx(1 - 24 / makespan, abs=1e-12)
     assert found["bubble_overhead"] == pytest.approx(makespan / 24 - 1, abs=1e-12)
     assert found["placement"] == [[0], [1], [2], [3]] * chunks
