@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from fullbore.ir.action import Message
 from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Boundary, Microbatch, Objective
+from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
@@ -39,15 +40,17 @@ SQUARED_ERROR = Objective(
 class ChainStage(nn.Module):
     """One linear layer with tanh, in float64; reads the batch on the first stage. Sleeps a little if asked."""
 
-    def __init__(self, stage: int, *, pause: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, stage: int, *, last: bool, pause: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(stage)
         self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))
+        self._last = last
         self._pause = pause
 
-    def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
+    def forward(self, carried: Parcel | None, microbatch: Microbatch) -> Tensor | Parcel:
         self._pause()
-        return torch.tanh((microbatch["inputs"] if carried is None else carried) @ self.weight)
+        output = torch.tanh((microbatch["inputs"] if carried is None else carried[0]) @ self.weight)
+        return output if self._last else (output,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,12 @@ def chain_batch(num_microbatches: int) -> list[Microbatch]:
 
 def run_alone(num_stages: int, num_microbatches: int) -> Outcome:
     """The reference: one process, the same microbatches in the same order, plain autograd."""
-    stages = [ChainStage(stage) for stage in range(num_stages)]
+    stages = [ChainStage(stage, last=stage == num_stages - 1) for stage in range(num_stages)]
     batch = chain_batch(num_microbatches)
     count = sum(SQUARED_ERROR.count(microbatch) for microbatch in batch)
     total = 0.0
     for microbatch in batch:
-        value: Tensor | None = None
+        value: Any = None
         for stage in stages:
             value = stage(value, microbatch)
         assert value is not None
@@ -110,7 +113,12 @@ def run_on_threads(
     executors: list[Executor] = []
     for rank in range(schedule.num_ranks):
         mine = {
-            stage: EagerEngine(ChainStage(stage, pause=pause), objective=SQUARED_ERROR if stage == last else None)
+            stage: EagerEngine(
+                ChainStage(stage, pause=pause, last=stage == last),
+                entrance=None if stage == 0 else _boundary,
+                exit=None if stage == last else _boundary,
+                objective=SQUARED_ERROR if stage == last else None,
+            )
             for stage in schedule.placement.stages_of(Rank(rank))
         }
         engines.append(mine)
@@ -157,7 +165,12 @@ def run_on_threads(
 
 def _boundary_of(message: Message, microbatch: Microbatch) -> Boundary:
     del message
-    return Boundary(tuple(microbatch["inputs"].shape), microbatch["inputs"].dtype)
+    return _boundary(microbatch)
+
+
+def _boundary(microbatch: Microbatch) -> Boundary:
+    inputs = microbatch["inputs"]
+    return Boundary((TensorSpec(tuple(inputs.shape), inputs.dtype, gradient=True),))
 
 
 def both_directions_on_one(lane: Lane) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -21,14 +21,14 @@ class KeptTensors:
     def pack(self, tensor: Tensor) -> Tensor:
         """Note one saved tensor, and hold it so that its address stays its own."""
         address = _address(tensor)
-        if address not in self._own:
+        if address not in self._own and tensor.device.type != "meta":  # a pass for shapes alone keeps no bytes
             self._kept.setdefault(address, tensor.detach())
         return tensor
 
-    def total(self, *, without: Tensor) -> int:
-        """Bytes of the distinct storages, except that of ``without``: the output, which counts where it goes."""
-        skip = _address(without)
-        return sum(t.untyped_storage().nbytes() for address, t in self._kept.items() if address != skip)
+    def total(self, *, without: Iterable[Tensor]) -> int:
+        """Bytes of the distinct storages, except those of ``without``: the output, which counts where it goes."""
+        skip = {_address(tensor) for tensor in without}
+        return sum(t.untyped_storage().nbytes() for address, t in self._kept.items() if address not in skip)
 
 
 @contextmanager

@@ -1,23 +1,36 @@
 """ChainModel: a model that is its layers called one after the other, each taking what the one before gave.
 
+What a layer gives may be a tree: a skip connection, or an encoder's output that every decoder layer reads, goes along
+as one more entry of a tuple until its last reader, and its gradient comes back the same way.
+
 `nn.Sequential` and modules with `pipeline_layers()` are both this; their adapters only say what the layers are.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ModelError
+from fullbore.models.chain_trace import ChainTrace, replaced
 from fullbore.models.layer import Layer, on_meta
-from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective, TiedWeight, WholeModel
+from fullbore.models.layered import (
+    Boundary,
+    BuiltStage,
+    Microbatch,
+    Objective,
+    Parcel,
+    TiedWeight,
+    WholeModel,
+)
 from fullbore.models.materialize import draw_layer, fill, reset_parameters
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.tied import name_weights
+from fullbore.models.tree import take_apart
 
 __all__ = ["ChainModel", "ChainStage"]
 
@@ -26,20 +39,41 @@ class ChainStage(nn.Module):
     """A run of layers. The first stage of the model reads the microbatch's ``inputs``, and a copy of them where a layer
     could overwrite numbers that the caller, and the other microbatches, share."""
 
-    def __init__(self, modules: Sequence[nn.Module], *, names: Sequence[str], first: bool) -> None:
+    def __init__(self, modules: Sequence[nn.Module], *, names: Sequence[str], trace: ChainTrace, first: int) -> None:
+        """``first``: the number of its first layer in the model."""
         super().__init__()
         self.layers = nn.ModuleList(modules)
         self.names = tuple(names)
-        self.first = first
+        self._trace = trace
+        self._first = first
 
-    def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
-        value = tensor_of(microbatch, key="inputs", reader="the first stage") if self.first else carried
-        assert value is not None, f"a stage that starts at {self.names[0]!r} needs what the one before it gave"
-        if self.first and value.is_floating_point():
-            value = value.clone()
+    def forward(self, carried: Parcel | None, microbatch: Microbatch) -> Any:
         for name, layer in zip(self.names, self.layers, strict=True):
-            value = _one_tensor(layer(value), layer=name)
-        return value
+            if name == self.names[0]:
+                value = self._entered(carried, microbatch)
+            value = layer(value)
+        return self._handed_on(value, microbatch)
+
+    def _entered(self, carried: Parcel | None, microbatch: Microbatch) -> Any:
+        if self._first > 0:
+            assert carried is not None, f"a stage that starts at {self.names[0]!r} needs what the one before it gave"
+            return self._trace.of(microbatch)[self._first - 1].tree.rebuild(carried)
+        value = tensor_of(microbatch, key="inputs", reader="the first stage")
+        return value.clone() if value.is_floating_point() else value
+
+    def _handed_on(self, value: Any, microbatch: Microbatch) -> Any:
+        """What the last layer of the model gives as it is; from any other stage the tensors alone."""
+        end = self._first + len(self.names)
+        if end == self._trace.num_layers:
+            return value
+        parcel, tree = take_apart(value, giver=f"layer {self.names[-1]!r}")
+        expected = self._trace.of(microbatch)[end - 1].tree
+        if tree != expected:
+            raise ModelError(
+                f"what a layer gives beside tensors follows from its input's shape, but {self.names[-1]!r} gave {tree} "
+                f"where {expected} was expected; give numbers that depend on values as tensors"
+            )
+        return parcel
 
 
 class ChainModel:
@@ -74,7 +108,7 @@ class ChainModel:
             if tensor not in held:
                 raise ModelError(f"the layers together are the whole model, but none of them holds {name} of {kind}")
         self._meta = on_meta(self._layers, where=kind)
-        self._boundaries: dict[tuple[tuple[int, ...], torch.dtype], tuple[Boundary, ...]] = {}
+        self._trace = ChainTrace(self._layers, kind=kind)
 
     @property
     def description(self) -> str:
@@ -113,7 +147,7 @@ class ChainModel:
         modules = tuple(layer.parts[0][1] for layer in own)
         names = tuple(layer.name for layer in own)
         return BuiltStage(
-            module=ChainStage(modules, names=names, first=first_layer == 0),
+            module=ChainStage(modules, names=names, trace=self._trace, first=first_layer),
             weights={self._names.full[key]: parameter for layer in own for key, parameter in layer.parameters()},
             buffers={self._names.full[key]: buffer for layer in own for key, buffer in layer.buffers()},
             layers=names,
@@ -122,7 +156,7 @@ class ChainModel:
 
     def whole(self) -> WholeModel:
         """The user's module and its own forward; the layers in order where it has none."""
-        memo = self._replaced(lambda tensor: torch.empty_like(tensor, device="cpu")) if self._meta else {}
+        memo = replaced(self._layers, lambda tensor: torch.empty_like(tensor, device="cpu")) if self._meta else {}
         root, layers = copy.deepcopy(
             (self._root, [module for layer in self._layers for _, module in layer.parts]), memo
         )
@@ -139,11 +173,7 @@ class ChainModel:
 
     def boundary(self, layer: int, microbatch: Microbatch) -> Boundary:
         assert 0 < layer < len(self._layers), layer
-        inputs = tensor_of(microbatch, key="inputs", reader="the first stage")
-        at = (tuple(inputs.shape), inputs.dtype)
-        if at not in self._boundaries:
-            self._boundaries[at] = self._trace(*at)
-        return self._boundaries[at][layer - 1]
+        return self._trace.of(microbatch)[layer - 1].boundary
 
     def _draw(self, own: Sequence[Layer], *, first_layer: int, seed: int) -> Mapping[str, Tensor]:
         """Values by full name for the stage's layers, a tied weight's from the layer that owns it."""
@@ -155,38 +185,3 @@ class ChainModel:
             drawn = draw_layer(layer, keys=keys, seed=seed, initialize=reset_parameters)
             values |= {self._names.full[key]: value for key, value in drawn.items()}
         return values
-
-    def _replaced(self, make: Callable[[Tensor], Tensor]) -> dict[int, object]:
-        """A memo for `copy.deepcopy` that puts ``make(tensor)`` for each tensor; a shared weight stays shared."""
-        memo: dict[int, object] = {}
-        for layer in self._layers:
-            memo |= {id(p): nn.Parameter(make(p), p.requires_grad) for _, p in layer.parameters()}
-            memo |= {id(buffer): make(buffer) for _, buffer in layer.buffers()}
-        return memo
-
-    def _trace(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Boundary, ...]:
-        """One pass of a meta copy: what each layer gives. The copy never holds values, not even for a moment."""
-        memo = self._replaced(lambda tensor: tensor.detach().to("meta"))
-        modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
-        value = torch.empty(shape, dtype=dtype, device="meta")
-        found = []
-        with torch.no_grad():
-            for name, module in zip(self.layer_names, modules, strict=True):
-                try:
-                    value = _one_tensor(module.to("meta")(value), layer=name)
-                except (RuntimeError, NotImplementedError, TypeError, IndexError) as error:
-                    raise ModelError(
-                        f"layer {name!r} of {self._kind} cannot take what the layer before it gives "
-                        f"({list(value.shape)} {value.dtype}): {error}"
-                    ) from error
-                found.append(Boundary(tuple(value.shape), value.dtype))
-        return tuple(found)
-
-
-def _one_tensor(value: Any, *, layer: str) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise ModelError(
-            f"a layer gives one tensor, but {layer!r} gives {type(value).__name__}; "
-            "pack it into one tensor, or join this layer and the next"
-        )
-    return value

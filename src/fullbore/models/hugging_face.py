@@ -24,7 +24,16 @@ from transformers import initialization as hf_init
 
 from fullbore.errors import ModelError
 from fullbore.models.layer import Layer, on_meta
-from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective, TiedWeight, WholeModel
+from fullbore.models.layered import (
+    Boundary,
+    BuiltStage,
+    Microbatch,
+    Objective,
+    Parcel,
+    TensorSpec,
+    TiedWeight,
+    WholeModel,
+)
 from fullbore.models.materialize import draw_layer, fill
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.next_token import next_token_objective
@@ -49,19 +58,19 @@ class HuggingFaceStage(nn.Module):
         self.first = first
         self.last = last
 
-    def forward(self, carried: Tensor | None, microbatch: Microbatch) -> Tensor:
+    def forward(self, carried: Parcel | None, microbatch: Microbatch) -> Tensor | Parcel:
         """``[batch, seq, hidden]`` from stage to stage; logits ``[batch, seq, vocabulary]`` from the last."""
         given = _side_inputs(microbatch)
         if self.first:
             given["input_ids"] = tensor_of(microbatch, key="input_ids", reader="the first stage")
         else:
             assert carried is not None, "a stage after the first needs what the one before it gave"
-            given["inputs_embeds"] = carried
+            (given["inputs_embeds"],) = carried
         if self.last:
             logits: Tensor = self.model(**given, use_cache=False).logits
             return logits
         hidden: Tensor = self.model.get_submodule(self.base)(**given, use_cache=False).last_hidden_state
-        return hidden
+        return (hidden,)
 
 
 class HuggingFaceModel:
@@ -180,7 +189,9 @@ class HuggingFaceModel:
     def boundary(self, layer: int, microbatch: Microbatch) -> Boundary:
         assert 0 < layer < len(self._layers), layer
         batch, length = tensor_of(microbatch, key="input_ids", reader="every stage").shape
-        return Boundary((batch, length, self._model.config.hidden_size), self._dtype)
+        shape = (batch, length, self._model.config.hidden_size)
+        trains = any(p.requires_grad for before in self._layers[:layer] for _, p in before.parameters())
+        return Boundary((TensorSpec(shape, self._dtype, gradient=trains),))
 
     def _copy(self, own: Sequence[int], *, seed: int, device: torch.device) -> Any:
         """The model with the layers ``own`` real and the others passed over."""

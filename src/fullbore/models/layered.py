@@ -7,26 +7,60 @@ of fullbore sees only what is here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Boundary", "BuiltStage", "LayeredModel", "Microbatch", "Objective", "TiedWeight", "WholeModel"]
+__all__ = [
+    "Boundary",
+    "BuiltStage",
+    "LayeredModel",
+    "Microbatch",
+    "Objective",
+    "Parcel",
+    "TensorSpec",
+    "TiedWeight",
+    "WholeModel",
+]
 
 Microbatch = Mapping[str, Tensor]
 """The tensors of one microbatch, first dimension = samples. Every rank holds it: the first stage reads the
 inputs, the last the targets, and the ones between derive shapes from it."""
 
 
+Parcel = tuple[Tensor, ...]
+"""What crosses between two layers: the tensors of a tree, in the order of its leaves. The tree itself and its
+plain leaves (None, integers, booleans) follow from the model on both ends and do not travel."""
+
+
 @dataclass(frozen=True, slots=True)
-class Boundary:
-    """Shape and dtype of what crosses between two layers for a given microbatch."""
+class TensorSpec:
+    """One tensor of a `Parcel`."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    gradient: bool
+    """Whether its gradient comes back: a floating-point value that depends on a trainable weight."""
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What crosses between two layers for a given microbatch."""
+
+    tensors: tuple[TensorSpec, ...]
+
+    @property
+    def gradients(self) -> tuple[TensorSpec, ...]:
+        """What comes back: one for each tensor whose gradient is wanted, in the same order."""
+        return tuple(spec for spec in self.tensors if spec.gradient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +71,8 @@ class Objective:
     a second pass. (Mean-of-means is wrong there: huggingface/transformers #24725.)
     """
 
-    loss_sum: Callable[[Tensor, Microbatch], Tensor]
-    """(stage output, microbatch) -> scalar, the *sum* over counted items."""
+    loss_sum: Callable[[Any, Microbatch], Tensor]
+    """(what the last layer gives, microbatch) -> scalar, the *sum* over counted items."""
 
     count: Callable[[Microbatch], int]
     """How many items of the microbatch count; the same on every rank."""
@@ -58,8 +92,8 @@ class BuiltStage:
     """A contiguous run of layers on a real device, with only its own weights materialised."""
 
     module: nn.Module
-    """``module(carried, microbatch) -> Tensor``. ``carried`` is None for the first stage, else the previous
-    stage's output; for the last stage the result is what `Objective.loss_sum` takes."""
+    """``module(carried, microbatch)``. ``carried`` is None for the first stage, else the `Parcel` that the previous
+    stage gave; the last stage gives what `Objective.loss_sum` takes, every other one a `Parcel`."""
 
     weights: Mapping[str, nn.Parameter]
     """Full name in the whole model -> parameter, in model order. A tied weight stands under its `TiedWeight.name`
@@ -79,7 +113,7 @@ class WholeModel:
     module: nn.Module
     """Parameters and buffers go by their full names."""
 
-    call: Callable[[Microbatch], Tensor]
+    call: Callable[[Microbatch], Any]
     """Microbatch -> what the last stage gives."""
 
 

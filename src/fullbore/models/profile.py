@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from fullbore.costs.layer import LayerCost
 from fullbore.models.activations import kept_bytes
 from fullbore.models.enter import enter
-from fullbore.models.layered import LayeredModel, Microbatch, Objective
+from fullbore.models.layered import LayeredModel, Microbatch, Objective, Parcel, TensorSpec
 
 __all__ = ["profile"]
 
@@ -115,24 +116,22 @@ class _Bench:
     def measure(self, *, warmup: bool = False) -> None:
         """One forward and backward; the warm-up also finds the sizes, and its times do not count."""
         assert self._module is not None, f"{self._name} was dropped"
-        given = self._input
-        if given is not None and given.is_floating_point():
-            given = given.detach().clone().requires_grad_()
-        carried = enter(given) if given is not None and given.requires_grad else given
         if warmup:
             with kept_bytes(self._module) as kept:
-                value = self._forward(self._module, carried)
-            self.activation_bytes = kept.total(without=value)
-            self.output_bytes = 0 if self._is_last else value.numel() * value.element_size()
-            del value
+                values = self._forward(self._module, self._carried()[1])
+            self.activation_bytes = kept.total(without=values)
+            self.output_bytes = 0 if self._is_last else sum(value.numel() * value.element_size() for value in values)
+            del values
+        leaves, carried = self._carried()
         start = self._now()
-        value = self._forward(self._module, carried)
+        values = self._forward(self._module, carried)
         ended = self._now()
-        self._backward(value, given=given, forward_ns=ended - start, counts=not warmup)
+        self._backward(values, leaves=leaves, forward_ns=ended - start, counts=not warmup)
 
     def drop(self) -> None:
         """Let go of the layer's weights."""
-        self._module = self._input = None
+        self._module = None
+        self._input = None
 
     def is_like(self, other: _Bench) -> bool:
         """Equal sizes, and fastest rounds within a quarter of each other: the same block, measured twice."""
@@ -161,20 +160,32 @@ class _Bench:
             output_bytes=self.output_bytes,
         )
 
-    def _forward(self, module: nn.Module, carried: Tensor | None) -> Tensor:
-        value: Tensor = module(carried, self._microbatch)
-        return value if self._objective is None else self._objective.loss_sum(value, self._microbatch)
+    def _carried(self) -> tuple[list[Tensor], Parcel | None]:
+        """Fresh leaves that need gradients, and what the layer takes made of them."""
+        if self._input is None:
+            return [], None
+        leaves = [tensor.clone().requires_grad_(spec.gradient) for spec, tensor in self._input]
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        return wanted, tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in leaves)
 
-    def _backward(self, value: Tensor, *, given: Tensor | None, forward_ns: int, counts: bool) -> None:
+    def _forward(self, module: nn.Module, carried: Parcel | None) -> Parcel:
+        """What the layer gives: a parcel, or the loss of the last layer, or what it ends in where there is no loss."""
+        value = module(carried, self._microbatch)
+        if self._objective is not None:
+            return (self._objective.loss_sum(value, self._microbatch),)
+        return tuple(leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+
+    def _backward(self, values: Parcel, *, leaves: Sequence[Tensor], forward_ns: int, counts: bool) -> None:
         input_ns = whole_ns = 0
-        if value.requires_grad:
-            gradient = torch.ones_like(value)
-            if given is not None and given.requires_grad:
+        ends = [value for value in values if value.requires_grad]
+        if ends:
+            gradients = [torch.ones_like(value) for value in ends]
+            if leaves:
                 start = self._now()
-                torch.autograd.grad(value, given, gradient, retain_graph=True, allow_unused=True)
+                torch.autograd.grad(ends, leaves, gradients, retain_graph=True, allow_unused=True)
                 input_ns = self._now() - start
             start = self._now()
-            torch.autograd.backward(value, gradient)
+            torch.autograd.backward(ends, gradients)
             whole_ns = self._now() - start
         if counts:
             self._times.forward_ns.append(forward_ns)
@@ -187,12 +198,18 @@ class _Bench:
         return time.perf_counter_ns()
 
 
-def _numbers(model: LayeredModel, microbatch: Microbatch, *, layer: int, device: torch.device, seed: int) -> Tensor:
-    boundary = model.boundary(layer, microbatch)
+def _numbers(
+    model: LayeredModel, microbatch: Microbatch, *, layer: int, device: torch.device, seed: int
+) -> list[tuple[TensorSpec, Tensor]]:
     generator = torch.Generator().manual_seed(seed + layer)
-    if not boundary.dtype.is_floating_point:
-        return torch.zeros(boundary.shape, dtype=boundary.dtype, device=device)
-    return torch.randn(boundary.shape, generator=generator).to(device=device, dtype=boundary.dtype)
+    made = []
+    for spec in model.boundary(layer, microbatch).tensors:
+        if spec.dtype.is_floating_point:
+            values = torch.randn(spec.shape, generator=generator).to(device=device, dtype=spec.dtype)
+        else:
+            values = torch.zeros(spec.shape, dtype=spec.dtype, device=device)
+        made.append((spec, values))
+    return made
 
 
 def _size(tensors: Iterable[Tensor]) -> int:

@@ -7,38 +7,55 @@ Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without to
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils._pytree import tree_leaves
 
 from fullbore.errors import ModelError
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
 from fullbore.models.enter import enter
-from fullbore.models.layered import Microbatch, Objective
+from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel
 
-__all__ = ["EagerEngine", "EvaluationEngine"]
+__all__ = ["EagerEngine", "Edge", "EvaluationEngine"]
+
+Edge = Callable[[Microbatch], Boundary]
+"""What crosses at one end of the stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stash:
     """What one microbatch leaves between its forward and its backward."""
 
-    root: GradientEdge | Tensor | None
-    """Where backward starts: the output's edge, the loss on the last stage, None where nothing needs a gradient."""
+    roots: tuple[GradientEdge | Tensor | None, ...]
+    """Where backward starts: an edge for each output whose gradient comes back (None where nothing in this stage
+    needs it), or the loss on the last stage."""
 
-    leaf: Tensor | None
+    leaves: tuple[Tensor, ...] | None
+    """The inputs whose gradients go upstream; None on the first stage."""
 
 
 class EagerEngine:
-    """Trains one stage. ``objective`` is given to the last stage only."""
+    """Trains one stage.
+
+    ``entrance`` is what comes in, None for the first stage; ``exit`` what goes out, None for the last stage, which
+    alone has an ``objective``.
+    """
 
     kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
-    def __init__(self, module: nn.Module, *, objective: Objective | None) -> None:
+    def __init__(
+        self, module: nn.Module, *, entrance: Edge | None, exit: Edge | None, objective: Objective | None
+    ) -> None:
+        assert (exit is None) == (objective is not None), "the last stage has the objective, and nothing leaves it"
         self._module = module
+        self._entrance = entrance
+        self._exit = exit
         self._objective = objective
         self._stash: dict[MicrobatchIndex, _Stash] = {}
         self._global_count = 0
@@ -55,31 +72,48 @@ class EagerEngine:
     def num_live(self) -> int:
         return len(self._stash)
 
-    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
-        leaf = None if carried is None else carried.detach()
-        if leaf is not None and (leaf.is_floating_point() or leaf.is_complex()):
-            leaf.requires_grad_()
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
+        given = carried
+        leaves: tuple[Tensor, ...] | None = None
         with torch.enable_grad():
-            entered = leaf if leaf is None or not leaf.requires_grad else enter(leaf)
-            output: Tensor = self._module(entered, microbatch)
+            if carried is not None:
+                assert self._entrance is not None
+                wanted = [spec.gradient for spec in self._entrance(microbatch).tensors]
+                all_leaves = [t.detach().requires_grad_(w) for t, w in zip(carried, wanted, strict=True)]
+                leaves = tuple(leaf for leaf in all_leaves if leaf.requires_grad)
+                given = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in all_leaves)
+            output = self._module(given, microbatch)
             if self._objective is None:
-                root = get_gradient_edge(output) if output.requires_grad else None
-                self._stash[index] = _Stash(root, leaf)
-                return output.detach().contiguous()
+                return self._hand_on(index, microbatch, output, leaves)
             loss_sum = _checked(self._objective.loss_sum(output, microbatch), output)
             loss = loss_sum / self._global_count if self._global_count else loss_sum * 0.0
-        self._stash[index] = _Stash(loss if loss.requires_grad else None, leaf)
+        self._stash[index] = _Stash((loss if loss.requires_grad else None,), leaves)
         self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
-    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
+    def _hand_on(
+        self, index: MicrobatchIndex, microbatch: Microbatch, output: Parcel, leaves: tuple[Tensor, ...] | None
+    ) -> Parcel:
+        assert self._exit is not None
+        specs = self._exit(microbatch).tensors
+        roots = tuple(
+            get_gradient_edge(tensor) if tensor.requires_grad else None
+            for tensor, spec in zip(output, specs, strict=False)  # the executor says what does not fit
+            if spec.gradient
+        )
+        self._stash[index] = _Stash(roots, leaves)
+        return tuple(tensor.detach().contiguous() for tensor in output)
+
+    def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         stash = self._stash.pop(index)
-        if stash.root is not None:
-            torch.autograd.backward(stash.root, gradient)
-        if stash.leaf is None:
+        given: Sequence[Tensor | None] = (None,) if gradients is None else gradients
+        pairs = [(root, gradient) for root, gradient in zip(stash.roots, given, strict=True) if root is not None]
+        if pairs:
+            roots = [root for root, _ in pairs]
+            torch.autograd.backward(roots, [gradient for _, gradient in pairs])  # type: ignore[arg-type]
+        if stash.leaves is None:
             return None
-        taken, stash.leaf.grad = stash.leaf.grad, None
-        return torch.zeros_like(stash.leaf) if taken is None else taken.contiguous()
+        return tuple(_taken(leaf) for leaf in stash.leaves)
 
 
 class EvaluationEngine:
@@ -106,28 +140,36 @@ class EvaluationEngine:
             part.training = training
         self._modes = {}
 
-    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         del index
         with torch.no_grad():
-            output: Tensor = self._module(carried, microbatch)
+            output = self._module(carried, microbatch)
             if self._objective is None:
-                return output.contiguous()
+                return tuple(tensor.contiguous() for tensor in output)
             loss_sum = self._objective.loss_sum(output, microbatch)
         self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
-    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
+    def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         raise AssertionError("an evaluation schedule has no backward")
 
 
-def _checked(loss_sum: Tensor, output: Tensor) -> Tensor:
+def _taken(leaf: Tensor) -> Tensor:
+    """The gradient that has arrived at a leaf; zeros where none of its uses needed it."""
+    gradient, leaf.grad = leaf.grad, None
+    return torch.zeros_like(leaf) if gradient is None else gradient.contiguous()
+
+
+def _checked(loss_sum: Tensor, output: Any) -> Tensor:
     """A loss that backward can start from. Raises ModelError for a vector, or one cut off from the output."""
     if loss_sum.numel() != 1:
         raise ModelError(
             f"Objective.loss_sum gives one number, the sum over counted items (given shape {list(loss_sum.shape)}); "
             "use .sum()"
         )
-    if output.requires_grad and not loss_sum.requires_grad:
+    if not loss_sum.requires_grad and any(
+        leaf.requires_grad for leaf in tree_leaves(output) if isinstance(leaf, Tensor)
+    ):
         raise ModelError("Objective.loss_sum gives a number without a gradient; do not detach it or take .item()")
     return loss_sum.reshape(())
 

@@ -10,12 +10,11 @@ import random
 import time
 
 import torch
-from torch import Tensor
 
 from fullbore.costs.stage import StageCost
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
-from fullbore.models.layered import Microbatch
+from fullbore.models.layered import Microbatch, Parcel
 
 __all__ = ["EmulatedEngine", "Jitter"]
 
@@ -52,14 +51,14 @@ class EmulatedEngine:
     def num_live(self) -> int:
         return len(self._live)
 
-    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         del microbatch, carried
         self._wait(Kind.FORWARD)
         self._live.add(index)
         return _message(self._output_bytes)
 
-    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
-        del gradient
+    def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        del gradients
         self._wait(Kind.BACKWARD)
         self._live.remove(index)
         return _message(self._input_bytes)
@@ -71,5 +70,5 @@ class EmulatedEngine:
         time.sleep(duration_ns / 1e9)
 
 
-def _message(size_bytes: int | None) -> Tensor | None:
-    return None if size_bytes is None else torch.empty(max(size_bytes, 1), dtype=torch.uint8)
+def _message(size_bytes: int | None) -> Parcel | None:
+    return None if size_bytes is None else (torch.empty(max(size_bytes, 1), dtype=torch.uint8),)

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from torch import Tensor
-
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
-from fullbore.models.layered import Microbatch
+from fullbore.models.layered import Microbatch, Parcel
 
 __all__ = ["Nested", "StageEngine"]
 
@@ -33,16 +31,16 @@ class StageEngine(Protocol):
     def num_live(self) -> int:
         """How many microbatches' activations it holds now."""
 
-    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         """Run forward and keep what backward needs.
 
         ``carried`` is the previous stage's output, None on the first stage. Returns this stage's output,
-        detached; None on the last stage, which keeps the loss instead.
+        detached and contiguous; None on the last stage, which keeps the loss instead.
         """
 
-    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
-        """Full backward: accumulate the weights' gradients, return the gradient of ``carried``.
+    def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        """Full backward: accumulate the weights' gradients, return the gradients of ``carried``.
 
-        ``gradient`` belongs to the output; None on the last stage, which starts from its loss. Returns None
-        on the first stage.
+        ``gradients`` belong to the output, one for each tensor of its boundary that has one; None on the last
+        stage, which starts from its loss. Returns None on the first stage.
         """

@@ -18,15 +18,14 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from fullbore.errors import FullboreError, NeighborLost, RankFailed, ScheduleError, TransferStalled
 from fullbore.ids import Rank, StageIndex
-from fullbore.ir.action import Compute, Kind, Message, Recv, Send
+from fullbore.ir.action import Compute, Kind, Message, Payload, Recv, Send
 from fullbore.ir.flow import message_made, message_needed
 from fullbore.ir.program import Lane, Program
 from fullbore.ir.program_spec import check_program
-from fullbore.models.layered import Boundary, Microbatch
+from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.blame import blame, first_line
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.engine import StageEngine
@@ -36,7 +35,7 @@ from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout, Trans
 __all__ = ["BoundaryOf", "Executor"]
 
 BoundaryOf = Callable[[Message, Microbatch], Boundary]
-"""Shape and dtype of a message about this microbatch, the same on both ends."""
+"""What crosses at the boundary a message is about, for this microbatch; the same on both ends."""
 
 _T = TypeVar("_T")
 
@@ -48,7 +47,7 @@ class _Inbound:
     lane: Lane
     num_posted: int = 0
     num_consumed: int = 0
-    posted: dict[Message, tuple[Arrival, Tensor]] = field(default_factory=dict)
+    posted: dict[Message, tuple[tuple[Arrival, ...], Parcel]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class _Walk:
     inbound: Mapping[int, _Inbound]
     """By lane number."""
 
-    held: dict[Message, Tensor]
+    held: dict[Message, Parcel]
     """Arrived or produced, and not yet used."""
 
 
@@ -135,11 +134,13 @@ class Executor:
     def _receive(self, instruction: Recv, cause: Compute, walk: _Walk) -> None:
         inbound, message = walk.inbound[instruction.lane], instruction.message
         self._tell(str(cause), waiting=True)
-        arrival, buffer = inbound.posted.pop(message)
+        arrivals, buffers = inbound.posted.pop(message)
         start = self.recorder.mark()
-        self._guard(lambda: arrival.wait(self._timeout_s), str(cause), f"the {message} from rank {inbound.lane.sender}")
+        for arrival in arrivals:
+            wait = partial(arrival.wait, self._timeout_s)
+            self._guard(wait, str(cause), f"the {message} from rank {inbound.lane.sender}")
         self.recorder.waited(cause, start, self.recorder.mark())
-        walk.held[message] = buffer
+        walk.held[message] = buffers
         inbound.num_consumed += 1
         self._top_up(inbound, walk)
 
@@ -169,24 +170,30 @@ class Executor:
 
     def _send(self, instruction: Send, walk: _Walk) -> None:
         lane, message = self._program.lanes[instruction.lane], instruction.message
-        tensor = walk.held.pop(message)
-        self._check(tensor, message, walk)
+        parcel = walk.held.pop(message)
+        self._check(parcel, message, walk)
         doing = f"sending the {message} to rank {lane.receiver}"
-        self._guard(lambda: self._transport.send(lane, tensor), doing, "the lane")
+        for tensor in parcel:
+            self._guard(partial(self._transport.send, lane, tensor), doing, "the lane")
 
-    def _check(self, tensor: Tensor, message: Message, walk: _Walk) -> None:
+    def _check(self, parcel: Parcel, message: Message, walk: _Walk) -> None:
         """What is sent is what the other end has a buffer for: a shorter message would fill a part of it, silently."""
-        boundary = self._boundary_of(message, walk.microbatches[message.microbatch])
-        if tuple(tensor.shape) != boundary.shape or tensor.dtype != boundary.dtype:
+        specs = self._specs(message, walk)
+        made = [(tuple(tensor.shape), tensor.dtype) for tensor in parcel]
+        if made != [(spec.shape, spec.dtype) for spec in specs]:
             raise RankFailed(
-                f"rank {self._rank} made {list(tensor.shape)} {tensor.dtype} as the {message}, and the other end "
-                f"expects {list(boundary.shape)} {boundary.dtype}; a layer's output must follow from its input's shape "
-                "(under autocast use a bfloat16 model instead)",
+                f"rank {self._rank} made {_describe_tensors(made)} as the {message}, and the other end expects "
+                f"{_describe_tensors([(spec.shape, spec.dtype) for spec in specs])}; a layer's output must follow from "
+                "its input's shape (under autocast use a bfloat16 model instead)",
                 rank=self._rank,
                 action=f"sending the {message}",
             )
 
-    def _call_engine(self, action: Compute, walk: _Walk) -> Tensor | None:
+    def _specs(self, message: Message, walk: _Walk) -> tuple[TensorSpec, ...]:
+        boundary = self._boundary_of(message, walk.microbatches[message.microbatch])
+        return boundary.tensors if message.payload is Payload.ACTIVATION else boundary.gradients
+
+    def _call_engine(self, action: Compute, walk: _Walk) -> Parcel | None:
         engine, index = self._engines[action.stage], action.microbatch
         needed = message_needed(action, num_stages=self._program.placement.num_stages)
         given = None if needed is None else walk.held.pop(needed)
@@ -203,11 +210,18 @@ class Executor:
         lane = inbound.lane
         while inbound.num_posted < min(len(lane.messages), inbound.num_consumed + lane.depth):
             message = lane.messages[inbound.num_posted]
-            boundary = self._boundary_of(message, walk.microbatches[message.microbatch])
-            buffer = torch.empty(boundary.shape, dtype=boundary.dtype, device=self._device)
-            post = partial(self._transport.receive, lane, buffer)
-            arrival = self._guard(post, "posting a receive", f"the {message} from rank {lane.sender}")
-            inbound.posted[message] = (arrival, buffer)
+            buffers = tuple(
+                torch.empty(spec.shape, dtype=spec.dtype, device=self._device) for spec in self._specs(message, walk)
+            )
+            arrivals = tuple(
+                self._guard(
+                    partial(self._transport.receive, lane, buffer),
+                    "posting a receive",
+                    f"the {message} from rank {lane.sender}",
+                )
+                for buffer in buffers
+            )
+            inbound.posted[message] = (arrivals, buffers)
             inbound.num_posted += 1
 
     def _guard(self, call: Callable[[], _T], doing: str, wanted: str) -> _T:
@@ -252,6 +266,10 @@ def _last_compute(instructions: Sequence[object]) -> Compute:
 def _describe(action: Compute) -> str:
     names = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
     return f"{names.get(action.kind, action.kind.name.lower())} of stage {action.stage}, microbatch {action.microbatch}"
+
+
+def _describe_tensors(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:
+    return " and ".join(f"{list(shape)} {dtype}" for shape, dtype in tensors) or "nothing"
 
 
 def _list(kinds: frozenset[Kind]) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
@@ -140,7 +141,15 @@ class Pipeline:
 
         last = StageIndex(self.schedule.num_stages - 1)
         ends = {stage: self._objective if stage == last else None for stage in self._stages}
-        self._training = {s: EagerEngine(built.module, objective=ends[s]) for s, built in self._stages.items()}
+        self._training = {
+            stage: EagerEngine(
+                built.module,
+                entrance=None if stage == 0 else partial(self._model.boundary, self._edges[stage]),
+                exit=None if stage == last else partial(self._model.boundary, self._edges[stage + 1]),
+                objective=ends[stage],
+            )
+            for stage, built in self._stages.items()
+        }
         program = lower(self.schedule)
         self._transport = TorchTransport(
             program.lanes,

@@ -1,36 +1,40 @@
-"""Emulated training: the real schedule, executor and transport, with waiting in place of computing."""
+"""Emulated training: the real schedule, executor and transport, with waiting in place of computing.
+
+The plan knows the layers and the links. It does not know the faults: that is what a rehearsal of one is for.
+"""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
-from fullbore.costs.layer import LayerCost, read_costs, write_costs
+from fullbore.costs.layer import read_costs, write_costs
+from fullbore.costs.rehearsal import Rehearsal, read_rehearsal
 from fullbore.costs.stage import StageCost
-from fullbore.errors import CostsError
-from fullbore.ids import Rank, StageIndex
+from fullbore.ids import Rank
 from fullbore.ir.action import Message, Payload
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Boundary
+from fullbore.models.layered import Boundary, TensorSpec
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
+from fullbore.plan.schedule import schedule_of
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.emulated import EmulatedEngine, Jitter
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.torch_transport import TorchTransport
+from fullbore.runtime.transport import Transport
 from fullbore.session.session import Place, join
 from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.writer import TraceWriter
+from fullbore.train.emulated_links import STAMP_BYTES, LinkedTransport
 from fullbore.train.history import History
 from fullbore.train.progress import Silence, open_progress
 from fullbore.train.result import TrainResult
@@ -38,21 +42,16 @@ from fullbore.train.result import TrainResult
 __all__ = ["emulate_rank"]
 
 
-_KNOWN = {
-    *("layers", "links", "jitter", "seed", "faults"),
-    *("device", "dtype", "sequence_length", "microbatch_size", "threads", "torch", "emulated"),
-}
-"""What an emulation reads, and what a profile writes beside the layers."""
-
-
 def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_path: str) -> TrainResult | None:
     """Rehearse ``config`` with the costs of a file; every rank runs this. The result on rank 0, None elsewhere.
 
     Raises:
-        CostsError: the file cannot be used, or asks for what is not built yet.
+        CostsError: the file cannot be used, or does not fit the pipeline.
     """
-    layers, jitter = _read(Path(costs_path))
-    resolved = resolve(config, costs=layers, layer_names=[layer.name for layer in layers])
+    layers, rehearsal = read_costs(Path(costs_path)), read_rehearsal(Path(costs_path))
+    rehearsal.require(num_ranks=config.pipeline.stages, num_stages=schedule_of(config).num_stages)
+    names = [layer.name for layer in layers]
+    resolved = resolve(config, costs=layers, layer_names=names, links=rehearsal.links)
     place = join(worker, config, device=CpuDevice())
     folder, rank = Path(place.mesh.gather(run_dir)[0]), place.mesh.rank
     recipe, schedule = resolved.recipe, resolved.schedule
@@ -63,7 +62,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
-        write_costs(folder / "profile.json", layers, emulated=costs_path)
+        write_costs(folder / "profile.json", layers, emulated=costs_path, **rehearsal.document())
     spans = SpanList()
     with TraceWriter(
         folder,
@@ -74,12 +73,14 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     ) as writer:
         recorder = StepRecorder(place.device, Fanout((spans, writer)), rank=rank)
         executor = _executor(
-            schedule, costs, crossing, jitter, place=place, recorder=recorder, timeout_s=config.train.timeout_s
+            schedule, costs, crossing, rehearsal, place=place, recorder=recorder, timeout_s=config.train.timeout_s
         )
         history = History()
         with open_progress(steps=config.train.steps) if rank == 0 else Silence() as progress:
             for reason in resolved.reasons:
                 progress.say(reason)
+            for fault in rehearsal.faults:
+                progress.say(f"fault: rank {fault.rank} takes {fault.factor:g} times as long, unknown to the plan")
             for step in range(config.train.steps):
                 started = time.perf_counter_ns()
                 for round_index in range(recipe.accumulation):
@@ -95,14 +96,21 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     place.mesh.close()
     if rank != 0:
         return None
-    return history.result(run_dir=str(folder), tokens_per_step=None, resolved=resolved, problems=problems)
+    return history.result(
+        run_dir=str(folder),
+        tokens_per_step=None,
+        resolved=resolved,
+        problems=problems,
+        costs=layers,
+        links=rehearsal.links,
+    )
 
 
 def _executor(
     schedule: Schedule,
     costs: Sequence[StageCost],
     crossing: Sequence[int],
-    jitter: Mapping[str, Any],
+    rehearsal: Rehearsal,
     *,
     place: Place,
     recorder: StepRecorder,
@@ -111,23 +119,34 @@ def _executor(
     """Waiting engines for this rank's stages, on the real lanes."""
     rank = place.mesh.rank
     program = lower(schedule)
+    slowness = rehearsal.slowness(num_ranks=schedule.num_ranks)[rank]
+    least = STAMP_BYTES if rehearsal.links else 1
+    sizes = [max(size, least) for size in crossing]
     engines = {
         stage: EmulatedEngine(
-            costs[stage],
-            input_bytes=crossing[stage - 1] if stage else None,
-            output_bytes=crossing[stage] if stage < len(crossing) else None,
-            jitter=Jitter(jitter["share"], seed=jitter["seed"] * 1_000_003 + stage) if jitter["share"] else None,
+            costs[stage].slowed(slowness),
+            input_bytes=sizes[stage - 1] if stage else None,
+            output_bytes=sizes[stage] if stage < len(sizes) else None,
+            jitter=Jitter(rehearsal.jitter, seed=rehearsal.seed * 1_000_003 + stage) if rehearsal.jitter else None,
         )
         for stage in schedule.placement.stages_of(Rank(rank))
     }
+    transport: Transport = TorchTransport(
+        program.lanes, rank=rank, ranks=place.mesh.ranks, device=place.device, timeout_s=timeout_s
+    )
+    if rehearsal.links:
+        delays = [link.delay_ns(size) for link, size in zip(rehearsal.links, crossing, strict=True)]
+        transport = LinkedTransport(
+            transport,
+            delay_ns=lambda message: delays[_boundary(message)],
+            offset_ns=place.mesh.clock.offset_ns,
+        )
     return Executor(
         program,
         rank=rank,
         engines=engines,
-        transport=TorchTransport(
-            program.lanes, rank=rank, ranks=place.mesh.ranks, device=place.device, timeout_s=timeout_s
-        ),
-        boundary_of=lambda message, _: _boundary_of(message, crossing),
+        transport=transport,
+        boundary_of=lambda message, _: _crosses(sizes[_boundary(message)]),
         device=place.device.torch_device,
         recorder=recorder,
         board=place.board,
@@ -135,24 +154,10 @@ def _executor(
     )
 
 
-def _boundary_of(message: Message, crossing: Sequence[int]) -> Boundary:
-    boundary = message.stage if message.payload is Payload.ACTIVATION else StageIndex(message.stage - 1)
-    return Boundary((max(crossing[boundary], 1),), torch.uint8)
+def _boundary(message: Message) -> int:
+    """The boundary it crosses: s lies between stage s and stage s + 1."""
+    return message.stage if message.payload is Payload.ACTIVATION else message.stage - 1
 
 
-def _read(path: Path) -> tuple[tuple[LayerCost, ...], dict[str, Any]]:
-    """Layers, and how the times vary. What a rehearsal cannot do yet is refused, not ignored."""
-    layers = read_costs(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    unknown = document.keys() - _KNOWN
-    if unknown:
-        raise CostsError(f"unknown key {min(unknown)!r} in {path}; an emulated run takes {', '.join(sorted(_KNOWN))}")
-    for key in ("links", "faults"):
-        if document.get(key):
-            raise CostsError(f"{key} in an emulated run are not built yet ({path}); remove the key")
-    share, seed = document.get("jitter", 0.0), document.get("seed", 0)
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise CostsError(f"jitter is a share of each duration, 0 or more and less than 1 ({path}: {share!r})")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise CostsError(f"seed is an integer of at least 0 ({path}: {seed!r})")
-    return layers, {"share": float(share), "seed": seed}
+def _crosses(size_bytes: int) -> Boundary:
+    return Boundary((TensorSpec((size_bytes,), torch.uint8, gradient=True),))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.models.enter import enter
-from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective
+from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective, Parcel
 
 CPU = torch.device("cpu")
 
@@ -30,18 +30,19 @@ def build(model: LayeredModel, cuts: Sequence[int], *, seed: int = 0) -> list[Bu
 
 def run(stages: Sequence[BuiltStage], microbatch: Microbatch, *, objective: Objective) -> Result:
     """Forward, then backward from stage to stage; gradients by full name, a tied weight's summed over its uses."""
-    value: Tensor | None = None
-    passed: list[tuple[Tensor | None, Tensor]] = []
+    value: Any = None
+    crossings: list[tuple[Parcel, Parcel]] = []
     for stage in stages:
-        given = None if value is None else value.detach().requires_grad_()
-        value = stage.module(given if given is None else enter(given), microbatch)
-        passed.append((given, value))
-    assert value is not None
+        if value is not None:
+            received = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in value)
+            crossings.append((value, received))
+            value = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in received)
+        value = stage.module(value, microbatch)
     loss = objective.loss_sum(value, microbatch)
     loss.backward()
-    for (given, _), (_, sent) in zip(reversed(passed[1:]), reversed(passed[:-1]), strict=True):
-        assert given is not None
-        sent.backward(given.grad)
+    for sent, received in reversed(crossings):
+        pairs = [(tensor, leaf.grad) for tensor, leaf in zip(sent, received, strict=True) if leaf.grad is not None]
+        torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
     gradients: dict[str, Tensor] = {}
     seen: set[int] = set()
     for stage in stages:

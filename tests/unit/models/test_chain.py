@@ -55,12 +55,18 @@ def test_boundaries_of_changing_shapes() -> None:
         module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5))
     batch = {"inputs": torch.zeros(2, 3, 8, 8)}
     model = sequential_model(module)
-    assert [model.boundary(layer, batch).shape for layer in (1, 2, 3)] == [(2, 4, 6, 6), (2, 4, 6, 6), (2, 144)]
+    assert [model.boundary(layer, batch).tensors[0].shape for layer in (1, 2, 3)] == [
+        (2, 4, 6, 6),
+        (2, 4, 6, 6),
+        (2, 144),
+    ]
     value = None
     for layer, stage in enumerate(build(model, [0, 1, 2, 3, 4]), start=1):
         value = stage.module(value, batch)
         if layer < 4:
-            assert (tuple(value.shape), value.dtype) == (model.boundary(layer, batch).shape, torch.float32)
+            assert [tuple(tensor.shape) for tensor in value] == [
+                spec.shape for spec in model.boundary(layer, batch).tensors
+            ]
     assert set(model.build_stage(1, 2, seed=0, device=CPU).buffers) == {
         "1.running_mean", "1.running_var", "1.num_batches_tracked"
     }  # fmt: skip
@@ -81,9 +87,9 @@ def test_a_layer_that_does_not_fit_is_named() -> None:
         model.boundary(1, BATCH)
 
 
-def test_a_layer_that_gives_a_tuple_is_named() -> None:
+def test_a_layer_that_cannot_take_a_tuple_is_named() -> None:
     model = sequential_model(nn.Sequential(nn.LSTM(6, 6), nn.Linear(6, 6)))
-    with pytest.raises(ModelError, match="'0' gives tuple; pack it into one tensor"):
+    with pytest.raises(ModelError, match="'1' of Sequential cannot take what the layer before it gives"):
         model.boundary(1, {"inputs": torch.zeros(2, 4, 6)})
 
 

@@ -111,9 +111,9 @@ def test_the_whole_model_is_what_transformers_builds(dtype: torch.dtype) -> None
 def test_boundary_is_what_crosses() -> None:
     model = HuggingFaceModel.from_config(FAMILIES["llama"], dtype=torch.bfloat16)
     stage = model.build_stage(0, 3, seed=0, device=CPU)
-    sent = stage.module(None, microbatch())
-    boundary = model.boundary(3, microbatch())
-    assert (boundary.shape, boundary.dtype) == ((2, 10, 32), torch.bfloat16) == (tuple(sent.shape), sent.dtype)
+    (sent,) = stage.module(None, microbatch())
+    (spec,) = model.boundary(3, microbatch()).tensors
+    assert (spec.shape, spec.dtype) == ((2, 10, 32), torch.bfloat16) == (tuple(sent.shape), sent.dtype)
 
 
 def test_names() -> None:

@@ -15,7 +15,7 @@ from fullbore.ir.lower import lower
 from fullbore.ir.placement import Placement
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Boundary, Microbatch
+from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.recorder import StepRecorder
@@ -63,15 +63,15 @@ class Engine:
         self.log = log
         self.failure = failure
 
-    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Tensor | None) -> Tensor | None:
+    def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         self.log.append(f"F{index}")
         if self.failure is not None:
             raise self.failure
-        return torch.ones(1)
+        return (torch.ones(1),)
 
-    def backward(self, index: MicrobatchIndex, gradient: Tensor | None) -> Tensor | None:
+    def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         self.log.append(f"B{index}")
-        return torch.ones(1)
+        return (torch.ones(1),)
 
 
 def executor(
@@ -92,7 +92,7 @@ def executor(
         rank=rank,
         engines=engines,
         transport=Written(log, failure=wait_failure),
-        boundary_of=lambda message, microbatch: Boundary((1,), torch.float32),
+        boundary_of=lambda message, microbatch: Boundary((TensorSpec((1,), torch.float32, gradient=True),)),
         device=torch.device("cpu"),
         recorder=StepRecorder(CpuDevice(), spans, rank=rank),
         board=None,
