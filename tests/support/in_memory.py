@@ -115,8 +115,8 @@ def run_on_threads(
         mine = {
             stage: EagerEngine(
                 ChainStage(stage, pause=pause, last=stage == last),
-                entrance=None if stage == 0 else _boundary,
-                exit=None if stage == last else _boundary,
+                entrance=None if stage == 0 else edge,
+                exit=None if stage == last else edge,
                 objective=SQUARED_ERROR if stage == last else None,
             )
             for stage in schedule.placement.stages_of(Rank(rank))
@@ -128,7 +128,7 @@ def run_on_threads(
                 rank=rank,
                 engines=mine,
                 transport=fabric.transport(rank),
-                boundary_of=_boundary_of,
+                boundary_of=boundary_of,
                 device=torch.device("cpu"),
                 recorder=StepRecorder(CpuDevice(), SpanList(), rank=rank),
                 board=None,
@@ -163,12 +163,12 @@ def run_on_threads(
     return Outcome(gradients, loss, tuple(e.peak_activations for e in executors), tuple(errors))
 
 
-def _boundary_of(message: Message, microbatch: Microbatch) -> Boundary:
+def boundary_of(message: Message, microbatch: Microbatch) -> Boundary:
     del message
-    return _boundary(microbatch)
+    return edge(microbatch)
 
 
-def _boundary(microbatch: Microbatch) -> Boundary:
+def edge(microbatch: Microbatch) -> Boundary:
     inputs = microbatch["inputs"]
     return Boundary((TensorSpec(tuple(inputs.shape), inputs.dtype, gradient=True),))
 

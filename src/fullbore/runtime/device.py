@@ -18,8 +18,8 @@ from fullbore.runtime.transport import TransferTimeout
 
 __all__ = ["CpuDevice", "CudaDevice", "Device", "Mark", "open_device"]
 
-Mark = int | torch.cuda.Event
-"""A point in the device's time: nanoseconds on a CPU, a recorded event on a GPU."""
+Mark = object
+"""A point in the device's time, for the device that made it to read: nanoseconds on a CPU, an event on a GPU."""
 
 
 class Device(Protocol):

@@ -29,12 +29,21 @@ __all__ = ["MemoryFabric", "MemoryTransport", "lane_of_its_own"]
 
 @dataclass(eq=False, slots=True)
 class _Operation:
-    """A posted send or receive. ``ready_at`` is set when it has met its counterpart."""
+    """A posted send or receive. The rest is set when the two ends have met."""
 
     is_send: bool
     tensor: Tensor
-    counterpart: _Operation | None = None
+    met: bool = False
     ready_at: float = 0.0
+    source: Tensor | None = None
+    """Of a receive: what was sent, until it has been copied."""
+
+    def take(self) -> None:
+        """Copy what was sent into the buffer, and let go of it."""
+        assert self.source is not None, "an arrival is taken once, and after it has been waited for"
+        assert self.source.shape == self.tensor.shape, "sender and receiver disagree on the shape"
+        self.tensor.copy_(self.source)
+        self.source = None
 
 
 @dataclass(slots=True)
@@ -94,8 +103,8 @@ class MemoryFabric:
     def wait_for(self, operation: _Operation, timeout_s: float) -> None:
         """Until it has met its counterpart and the transfer time has passed."""
         with self._changed:
-            met = self._changed.wait_for(lambda: self._lost or operation.counterpart is not None, timeout_s)
-            if operation.counterpart is None:
+            met = self._changed.wait_for(lambda: self._lost or operation.met, timeout_s)
+            if not operation.met:
                 if met:
                     raise PeerLost(self._lost)
                 raise TransferTimeout(f"no counterpart within {timeout_s:g} s")
@@ -111,7 +120,8 @@ class MemoryFabric:
             communicator.busy_until = start + self._delay_s()
             for mine, theirs in ((one, other), (other, one)):
                 mine.ready_at = communicator.busy_until
-                mine.counterpart = theirs
+                mine.met = True
+                mine.source = None if mine.is_send else theirs.tensor
             self._changed.notify_all()
 
 
@@ -122,10 +132,7 @@ class _MemoryArrival:
 
     def wait(self, timeout_s: float) -> None:
         self.fabric.wait_for(self.operation, timeout_s)
-        assert self.operation.counterpart is not None
-        source = self.operation.counterpart.tensor
-        assert source.shape == self.operation.tensor.shape, "sender and receiver disagree on the shape"
-        self.operation.tensor.copy_(source)
+        self.operation.take()
 
 
 class MemoryTransport:
@@ -148,7 +155,7 @@ class MemoryTransport:
 
     def release(self) -> None:
         now = time.monotonic()
-        self._sending = [op for op in self._sending if op.counterpart is None or op.ready_at > now]
+        self._sending = [op for op in self._sending if not op.met or op.ready_at > now]
 
     def drain(self, timeout_s: float) -> None:
         for operation in self._sending:
