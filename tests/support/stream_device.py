@@ -23,7 +23,7 @@ from fullbore.ir.program import Lane
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.device import Mark
 from fullbore.runtime.eager import EagerEngine
-from fullbore.runtime.memory_transport import MemoryFabric, _Operation
+from fullbore.runtime.memory_transport import MemoryFabric, Operation
 from fullbore.runtime.transport import TransferTimeout
 
 CLOCK_AHEAD_NS = 3_600_000_000_000
@@ -158,7 +158,7 @@ class StreamTransport:
         self._rank = Rank(rank)
         self._device = device
         self._all_issued = all_issued
-        self._sending: list[_Operation] = []
+        self._sending: list[Operation] = []
 
     @property
     def held(self) -> list[Tensor]:
@@ -166,12 +166,12 @@ class StreamTransport:
         return [operation.tensor for operation in self._sending]
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
-        operation = _Operation(is_send=True, tensor=tensor)
+        operation = Operation(is_send=True, tensor=tensor)
         self._sending.append(operation)
         self._device.submit(lambda: self._fabric.post(self._rank, lane, operation))
 
     def receive(self, lane: Lane, buffer: Tensor) -> StreamArrival:
-        operation = _Operation(is_send=False, tensor=buffer)
+        operation = Operation(is_send=False, tensor=buffer)
         self._device.submit(lambda: self._fabric.post(self._rank, lane, operation))
         return StreamArrival(self._fabric, self._device, operation)
 
@@ -191,7 +191,7 @@ class StreamTransport:
 
 
 class StreamArrival:
-    def __init__(self, fabric: MemoryFabric, device: StreamDevice, operation: _Operation) -> None:
+    def __init__(self, fabric: MemoryFabric, device: StreamDevice, operation: Operation) -> None:
         self._fabric = fabric
         self._device = device
         self._operation = operation

@@ -24,31 +24,31 @@ from fullbore.ids import Rank
 from fullbore.ir.program import Lane
 from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout
 
-__all__ = ["MemoryFabric", "MemoryTransport", "lane_of_its_own"]
+__all__ = ["MemoryFabric", "MemoryTransport", "Operation", "lane_of_its_own"]
 
 
 @dataclass(eq=False, slots=True)
-class _Operation:
+class Operation:
     """A posted send or receive. The rest is set when the two ends have met."""
 
     is_send: bool
     tensor: Tensor
     met: bool = False
     ready_at: float = 0.0
-    source: Tensor | None = None
-    """Of a receive: what was sent, until it has been copied."""
+    sent: Operation | None = None
+    """Of a receive: the send it has met, until what was sent has been copied."""
 
     def take(self) -> None:
         """Copy what was sent into the buffer, and let go of it."""
-        assert self.source is not None, "an arrival is taken once, and after it has been waited for"
-        assert self.source.shape == self.tensor.shape, "sender and receiver disagree on the shape"
-        self.tensor.copy_(self.source)
-        self.source = None
+        assert self.sent is not None, "an arrival is taken once, and after it has been waited for"
+        assert self.sent.tensor.shape == self.tensor.shape, "sender and receiver disagree on the shape"
+        self.tensor.copy_(self.sent.tensor)
+        self.sent = None
 
 
 @dataclass(slots=True)
 class _Communicator:
-    queues: dict[Rank, deque[_Operation]] = field(default_factory=dict)
+    queues: dict[Rank, deque[Operation]] = field(default_factory=dict)
     busy_until: float = 0.0
 
 
@@ -91,7 +91,7 @@ class MemoryFabric:
             self._lost = reason
             self._changed.notify_all()
 
-    def post(self, rank: Rank, lane: Lane, operation: _Operation) -> None:
+    def post(self, rank: Rank, lane: Lane, operation: Operation) -> None:
         """Queue an operation of one endpoint and let heads meet."""
         with self._changed:
             communicator = self._communicators.setdefault(self._communicator_of(lane), _Communicator())
@@ -100,7 +100,7 @@ class MemoryFabric:
             communicator.queues[rank].append(operation)
             self._meet(communicator)
 
-    def wait_for(self, operation: _Operation, timeout_s: float) -> None:
+    def wait_for(self, operation: Operation, timeout_s: float) -> None:
         """Until it has met its counterpart and the transfer time has passed."""
         with self._changed:
             met = self._changed.wait_for(lambda: self._lost or operation.met, timeout_s)
@@ -121,14 +121,14 @@ class MemoryFabric:
             for mine, theirs in ((one, other), (other, one)):
                 mine.ready_at = communicator.busy_until
                 mine.met = True
-                mine.source = None if mine.is_send else theirs.tensor
+                mine.sent = None if mine.is_send else theirs
             self._changed.notify_all()
 
 
 @dataclass(slots=True)
 class _MemoryArrival:
     fabric: MemoryFabric
-    operation: _Operation
+    operation: Operation
 
     def wait(self, timeout_s: float) -> None:
         self.fabric.wait_for(self.operation, timeout_s)
@@ -141,15 +141,15 @@ class MemoryTransport:
     def __init__(self, fabric: MemoryFabric, rank: Rank) -> None:
         self._fabric = fabric
         self._rank = rank
-        self._sending: list[_Operation] = []
+        self._sending: list[Operation] = []
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
-        operation = _Operation(is_send=True, tensor=tensor)
+        operation = Operation(is_send=True, tensor=tensor)
         self._sending.append(operation)
         self._fabric.post(self._rank, lane, operation)
 
     def receive(self, lane: Lane, buffer: Tensor) -> Arrival:
-        operation = _Operation(is_send=False, tensor=buffer)
+        operation = Operation(is_send=False, tensor=buffer)
         self._fabric.post(self._rank, lane, operation)
         return _MemoryArrival(self._fabric, operation)
 
