@@ -1,4 +1,9 @@
-"""How the benchmarks measure: repeats, a median and a spread, and the machine in words that name nobody."""
+"""How the benchmarks measure: repeats, a median and a spread, and the machine in words that name nobody.
+
+Systems are compared in *pairs*: in every round each runs one step, in an order that is drawn anew, and the ratio is
+taken within the round. Whatever else the machine does then falls on all of them alike, and the median of the ratios
+says more than the ratio of the medians.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -37,6 +43,35 @@ def measure(work: Callable[[], Any], *, repeats: int) -> Seconds:
     return Seconds(statistics.median(times), min(times), max(times))
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles of several values."""
+
+    median: float
+    lower: float
+    upper: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        if len(values) < 2:
+            return cls(values[0], values[0], values[0])
+        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(median, lower, upper)
+
+    @classmethod
+    def of_ratios(cls, values: Sequence[float], others: Sequence[float]) -> Spread:
+        """Of the ratios within each round."""
+        return cls.of([value / other for value, other in zip(values, others, strict=True)])
+
+    def percent(self, *, of: float = 0.0) -> str:
+        """``+4.2% (+3.9 to +4.6)``: how far above ``of``."""
+        low, middle, high = (100 * (value - of) for value in (self.lower, self.median, self.upper))
+        return f"{middle:+.2f}% ({low:+.2f} to {high:+.2f})"
+
+    def __str__(self) -> str:
+        return f"{self.median:.4f} ({self.lower:.4f} to {self.upper:.4f})"
+
+
 def machine() -> dict[str, Any]:
     return {
         "cores": os.cpu_count(),
@@ -44,6 +79,7 @@ def machine() -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "torch": version("torch"),
     }
 
 

@@ -20,7 +20,8 @@ with fullbore.Pipeline(LlamaConfig(vocab_size=256, **sizes), num_microbatches=4,
         window = torch.randint(len(text) - 64, (8, 1)) + torch.arange(65)
         loss = pipeline.step({"input_ids": text[window[:, :-1]], "labels": text[window[:, 1:]]})
         pipeline.clip_grad_norm(1.0)  # over all stages
-        optimizer.step()
+        if pipeline.finite:  # on every rank, or on none
+            optimizer.step()
         pipeline.zero_grad()
     timeline = pipeline.timeline()  # the last step of all ranks, on one clock
     if pipeline.rank == 0:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fullbore.config.run import OptimizerConfig
     from fullbore.ir.placement import Placement
     from fullbore.ir.schedule import Schedule
+    from fullbore.models.auxiliary import auxiliary_loss
     from fullbore.models.layered import Objective
     from fullbore.models.profile import profile
     from fullbore.runtime.optimizer import MasterOptimizer
@@ -30,6 +31,7 @@ __all__ = [
     "Schedule",
     "TimeScale",
     "Timeline",
+    "auxiliary_loss",
     "profile",
     "render_text",
 ]
@@ -43,6 +45,7 @@ _HOMES = {
     "Schedule": "fullbore.ir.schedule",
     "TimeScale": "fullbore.timeline.scale",
     "Timeline": "fullbore.timeline.span",
+    "auxiliary_loss": "fullbore.models.auxiliary",
     "profile": "fullbore.models.profile",
     "render_text": "fullbore.timeline.text",
 }

@@ -43,7 +43,7 @@ def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> N
 
 
 @pytest.mark.parametrize(
-    ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4)]
+    ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4), (8, 4, 2)]
 )
 def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks: int, microbatches: int) -> None:
     """Several forwards before a backward (DeepSpeed #3900), m < p (torchtitan #775), equal weights (pytorch #139304).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -132,26 +133,77 @@ def test_a_model_that_comes_with_weights_is_compared_from_its_own_weights(text: 
     assert [entry["max_relative_error"] for entry in json.loads(ran.out)["initial_weights"]] == [0.0] * 5
 
 
-def test_dropout_of_the_models_own_configuration_is_turned_off_and_said(text: Path, tmp_path: Path) -> None:
-    """Attention dropout is a function call in transformers, so only the configuration tells."""
-    config = {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 64}
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "attention_dropout": 0.3}
-    (tmp_path / "config.json").write_text(json.dumps({**config, **heads}))
-    options = ("--set", f"model.hf={tmp_path}", "--set", f"data.source={text}", "--set", "data.sequence_length=16")
-    ran = fullbore("verify", *options, "--set", "pipeline.microbatches=2", "--json")
-    assert ran.code == 0, ran.out
-    assert [note["what"] for note in json.loads(ran.out)["not_comparable"]] == ["dropout"]
+DROPPED = ("model.factory=tests.support.stochastic:functional_dropout", "data.sequence_length=16")
+LLAMA = ("model.config.attention_dropout=0.3", "model.config.num_hidden_layers=2")
 
 
-@pytest.mark.parametrize(("factory", "noted"), [("batch_normed", "BatchNorm1d"), ("dropping", "dropout")])
-def test_what_cannot_be_compared_is_said_and_never_called_a_fault(factory: str, noted: str, text: Path) -> None:
-    options = ("--set", f"model.factory=tests.support.faulty:{factory}", "--set", f"data.source={text}")
-    more = ("--set", "data.sequence_length=16", "--set", "pipeline.microbatches=2")
-    ran = fullbore("verify", *options, *more, "--json")
+def undropped(text: Path, *more: str) -> RunConfig:
+    """Configurations that keep every other default."""
+    return load_run(None, overrides=[f"data.source={text}", "train.device=cpu", "pipeline.partition=equal", *more])
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, (4,)), (2, (2, 4))])
+def test_dropout_is_on_and_there_is_parity(ranks: int, microbatches: tuple[int, ...], text: Path) -> None:
+    """pytorch #55036. As a module, as a function call and in a Hugging Face block; kept and recomputed."""
+    configs = [
+        make(
+            text,
+            *(*more, f"pipeline.stages={ranks}", f"pipeline.microbatches={m}", f"pipeline.recompute={recompute}"),
+            *("model.dtype=float64", f"train.seed={m}"),
+        )
+        for make, more in ((undropped, DROPPED), (config, LLAMA))
+        for m in microbatches
+        for recompute in ("none", "full")
+    ]
+    for report in on_ranks("verify_all", configs, num_ranks=ranks)[0]:
+        assert report.parity, report.failures
+        assert [note.what for note in report.not_comparable] == ["the batch undivided"]
+        assert report.undivided_batch is None
+        assert len(report.gradients) in (5, 21)
+
+
+def test_random_numbers_that_no_key_reaches_are_named_and_never_called_a_fault(text: Path) -> None:
+    """Verified without them, in evaluation mode; refused where it is random in evaluation as well."""
+    configs = [
+        undropped(text, f"model.factory=tests.support.stochastic:{name}", "data.sequence_length=16")
+        for name in ("own_generator", "between_layers")
+    ]
+    own, between = on_ranks("verify_all", configs, num_ranks=2)[0]
+    for report, what in (
+        (own, "random numbers that are not drawn from torch's own generators"),
+        (between, "random numbers drawn outside of the layers (before 'block')"),
+    ):
+        assert report.parity, report.failures
+        assert [note.what for note in report.not_comparable] == [what]
+        assert report.undivided_batch is not None
+    always = ("--set", "model.factory=tests.support.stochastic:always_random", "--set", "data.sequence_length=16")
+    ran = fullbore("verify", *always, "--set", f"data.source={text}")
+    assert ran.code == 2
+    assert "a model that is random in evaluation mode as well cannot be compared" in ran.err
+
+
+def test_batch_statistics_are_said_and_compared_with_the_same_microbatches(text: Path) -> None:
+    """torchgpipe #9, #14: running statistics too. A bias that a BatchNorm takes away has no gradient to compare."""
+    factory = ("--set", "model.factory=tests.support.faulty:batch_normed", "--set", f"data.source={text}")
+    ran = fullbore("verify", *factory, "--set", "data.sequence_length=16", "--set", "pipeline.microbatches=2", "--json")
     assert ran.code == 0, ran.out
     document = json.loads(ran.out)  # whatever user code prints, stdout is the answer alone
-    assert noted in [note["what"] for note in document["not_comparable"]]
-    assert "2.bias" not in [entry["name"] for entry in document["gradients"]] or factory == "dropping"
+    said = {note["what"]: note["why"] for note in document["not_comparable"]}
+    assert "compared against one process running the same microbatches" in said["BatchNorm1d"]
+    assert "2.bias" not in [entry["name"] for entry in document["gradients"]]
+    kept = {entry["name"]: entry["max_relative_error"] for entry in document["buffers"]}
+    assert kept.keys() == {"3.running_mean", "3.running_var", "3.num_batches_tracked"}
+    assert max(kept.values()) <= 1e-5
+
+
+def test_clipping_in_every_step_of_twenty_is_within_the_tolerance(text: Path) -> None:
+    """torchtitan PR #4312, #4711: it says where the first bit differs, and never that all are equal."""
+    options = (*TINY_LLAMA, "--set", f"data.source={text}", "--set", "pipeline.microbatches=2")
+    ran = fullbore("verify", *options, "--set", "optimizer.clip_norm=0.05", "--steps", "20")
+    assert ran.code == 0, ran.out
+    assert "parity in float32" in ran.out
+    assert re.search(r"^first difference: the (loss|gradient|initial|parameter).*not of bits$", ran.out, re.MULTILINE)
+    assert "bitwise" not in ran.out
 
 
 def test_a_fault_without_a_factor_is_refused() -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,7 +17,7 @@ def answer(name: str, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, str(ROOT / "benchmarks" / name), "--json", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110)
     found: dict[str, Any] = json.loads(done.stdout)
-    assert set(found["machine"]) == {"cores", "architecture", "system", "python", "numpy"}
+    assert set(found["machine"]) == {"cores", "architecture", "system", "python", "numpy", "torch"}
     return found
 
 
@@ -31,3 +33,57 @@ def test_exact_cuts_are_exact_and_the_search_loses_nothing_on_small_models() -> 
     assert (first["optimal"], first["worst"]) == ("100%", "+0%")
     assert all(row["worst"] != "+0%" for row in others)
     assert {row["searched_worst"] for row in tables["simulated makespan over the best of all cuts"]} == {"+0.0%"}
+
+
+def test_the_device_check_says_why_it_is_skipped_and_checks_what_needs_no_gpu() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "device_check.py"), "--json"]
+    small = ["--device", "cpu", "--ranks", "2", "--width", "8", "--rows", "2", "--microbatches", "4"]
+    done = subprocess.run([*command, *small], capture_output=True, text=True, check=True, timeout=110)
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["ok"], row["spans"]) for row in rows] == [(True, "right")] * len(rows)
+    assert {row["schedule"] for row in rows} >= {"gpipe", "1f1b", "interleaved-1f1b"}
+    if not torch.cuda.is_available():
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110)
+        assert "no CUDA device" in json.loads(done.stdout)["skipped"]
+
+
+def test_the_runtimes_are_compared_in_pairs_at_the_makespans_that_the_formulas_give() -> None:
+    rows = answer("runtime_overhead.py", "--cells", "1f1b,p=2,m=8,4KiB,jitter=0;", "--rounds", "1")["rows"]
+    assert [(row["schedule"], row["system"], row["simulated_ms"]) for row in rows] == [
+        *(("1f1b", system, 270.0) for system in ("fullbore", "torch", "fullbore +1", "fullbore +2")),
+        *(("interleaved-1f1b", system, 255.0) for system in ("fullbore", "torch")),
+    ]
+    assert all(row["step_ms"] > row["simulated_ms"] for row in rows)
+
+
+def test_every_system_trains_to_the_same_loss_before_it_is_timed() -> None:
+    arguments = ("--small", "--tokens", "16", "--rounds", "1", "--systems", "one;hand;torch;fullbore")
+    rows = answer("throughput.py", *arguments)["rows"]
+    assert [row["system"] for row in rows] == [
+        *("one process", "hand-written loop", "torch.distributed.pipelining"),
+        *("fullbore, equal cut", "fullbore, measured cut"),
+    ]
+    assert {row["layers"] for row in rows[1:4]} == {"5 5"}
+    assert len({round(row["loss"], 5) for row in rows}) == 1
+
+
+def test_fullbore_holds_fewer_boundary_tensors_than_pytorch_and_keeps_none_between_steps() -> None:
+    rows = answer("memory.py", "--ranks", "2", "--microbatches", "8", "--rows", "64")["rows"]
+    assert [row["torch_kept"] for row in rows] == [8, 8, 24, 24]
+    assert {row["fullbore_kept"] for row in rows} == {0}
+    assert all(row["fullbore_peak"] < row["torch_peak"] for row in rows)
+
+
+def test_recording_is_measured_against_a_step_that_records_nothing() -> None:
+    (row,) = answer("recording.py", "--ranks", "2", "--microbatches", "4", "--rounds", "1")["rows"]
+    assert min(row["recorded_ms"], row["unrecorded_ms"]) > 50
+
+
+def test_packing_recovers_most_of_what_uneven_documents_cost() -> None:
+    """Simulated, where no other work on the machine counts; the real row only runs."""
+    real, *simulated = answer("packing.py", "--small", "--batches", "2", "--length", "512")["rows"]
+    assert (real["step"], real["p"], real["m"]) == ("real", 2, 8)
+    assert [(row["p"], row["m"]) for row in simulated] == [(2, 8), (4, 8), (4, 16), (8, 16), (8, 32)]
+    for row in simulated:
+        assert row["even_ms"] < 0.95 * row["in_order_ms"]
+        assert float(row["recovered_of_all"].rstrip("%")) >= 80

@@ -38,7 +38,7 @@ configs = st.builds(
         ModelConfig,
         hf=st.none() | texts,
         config=st.dictionaries(texts, plain, max_size=3),
-        dtype=st.sampled_from(["float32", "bfloat16", "float64"]),
+        dtype=st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
         compile=st.booleans(),
     ),
     data=st.builds(DataConfig, source=names, seed=st.integers(0, 2**62), holdout_fraction=st.floats(0, 0.99)),

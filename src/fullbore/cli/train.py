@@ -12,7 +12,7 @@ from fullbore.cli.output import json_option, print_json, print_text, width
 from fullbore.cli.run_options import TORCH, preload, read_config, run_options
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError, TraceError
-from fullbore.plan.check import check_before_start
+from fullbore.plan.check import check_before_start, check_inputs, check_rehearsal
 from fullbore.report.run import summarize_run
 from fullbore.session.ranks import run_ranks
 from fullbore.train.result import TrainResult
@@ -39,6 +39,10 @@ def command(
     """
     config = read_config(run, recipe=recipe, overrides=overrides)
     check_before_start(config)
+    if emulate is None:
+        check_inputs(config)
+    else:
+        check_rehearsal(config, emulate)
     folder = _run_folder(config)
     result = _start(config, folder, emulate)
     if result is None:
@@ -65,7 +69,7 @@ def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult
 def _summary(result: TrainResult) -> str:
     """A run that has finished is not failed by its report."""
     try:
-        return summarize_run(Path(result.run_dir), width=width())
+        return summarize_run(Path(result.run_dir), width=width(), slow_stage=result.slow_stage)
     except TraceError as error:
         return f"no timeline: {error}\n"
 
@@ -88,6 +92,8 @@ def _closing(result: TrainResult) -> str:
         lines.append(f"loss             {result.loss:.4f} nats a token in step {result.steps}")
     if result.eval_loss is not None and result.first_eval_loss is not None:
         lines.append(f"held-out loss    {result.first_eval_loss:.4f} -> {result.eval_loss:.4f} nats a token")
+    if result.skipped_steps:
+        lines.append(f"skipped          {result.skipped_steps} of {result.steps} steps: a gradient was not finite")
     lines += [f"trace            {problem}" for problem in result.trace_problems]
     speed = "" if result.tokens_per_s is None else f", {result.tokens_per_s:,.0f} tokens/s"
     lines.append(f"step             {result.step_ns / 1e6:.1f} ms{speed} (medians)")

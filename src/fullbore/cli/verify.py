@@ -12,9 +12,9 @@ import click
 from fullbore.cli.output import json_option, print_json, print_text
 from fullbore.cli.run_options import preload, read_config, run_options
 from fullbore.errors import ConfigError
-from fullbore.plan.check import check_before_start
+from fullbore.plan.check import check_before_start, check_inputs
 from fullbore.session.ranks import run_ranks
-from fullbore.verify.report import ScaledGradient, TensorError, VerifyReport
+from fullbore.verify.report import ScaledGradient, TensorError, Undivided, VerifyReport
 
 __all__ = ["command"]
 
@@ -48,6 +48,7 @@ def command(
     """
     config = read_config(run, recipe=recipe, overrides=overrides)
     check_before_start(config)
+    check_inputs(config)
     fault = None if scale_gradient is None else ScaledGradient(*_fault(scale_gradient))
     ranks, loads = config.pipeline.stages, preload(config)
     report: VerifyReport | None = run_ranks(
@@ -85,16 +86,26 @@ def _document(report: VerifyReport) -> dict[str, Any]:
         "initial_weights": _errors(report.initial_weights),
         "gradients": _errors(report.gradients),
         "parameters": _errors(report.parameters),
+        "buffers": _errors(report.buffers),
         "optimizer": report.optimizer,
         "adamw_parameters": _errors(report.adamw_parameters),
-        "undivided_batch": None if undivided is None else {k: _finite(v) for k, v in asdict(undivided).items()},
+        "undivided_batch": None if undivided is None else _undivided(undivided),
         "not_comparable": [asdict(note) for note in report.not_comparable],
+        "first_difference": report.first_difference,
         "failures": list(report.failures),
     }
 
 
 def _errors(errors: Sequence[TensorError]) -> list[dict[str, Any]]:
     return [{"name": error.name, "max_relative_error": _finite(error.max_relative_error)} for error in errors]
+
+
+def _undivided(found: Undivided) -> dict[str, Any]:
+    return {
+        "how": found.how,
+        "loss_relative_error": _finite(found.loss_relative_error),
+        "gradient_relative_error": _finite(found.gradient_relative_error),
+    }
 
 
 def _finite(value: float) -> float | None:
@@ -110,7 +121,9 @@ def _text(report: VerifyReport) -> str:
                 ("initial weights", report.initial_weights, 0.0),
                 ("gradients, step 1", report.gradients, report.tolerance),
                 (f"parameters after {report.steps} steps of {report.optimizer}", report.parameters, report.tolerance),
+                (f"buffers after {report.steps} steps", report.buffers, report.tolerance),
             )
+            if errors or label.startswith("gradients")
         ),
     ]
     lines = [f"{'compared with one process':<42}{'tensors':>8}{'largest error':>15}{'allowed':>10}"]
@@ -123,10 +136,14 @@ def _text(report: VerifyReport) -> str:
         lines.append(f"{label:<42}{len(report.adamw_parameters):>8}{drift:>15.1e}  reported, not judged")
     if report.undivided_batch is not None:
         for label, error in (
-            ("loss, the batch undivided", report.undivided_batch.loss_relative_error),
-            ("gradients, the batch undivided", report.undivided_batch.gradient_relative_error),
+            (f"loss, {report.undivided_batch.how}", report.undivided_batch.loss_relative_error),
+            (f"gradients, {report.undivided_batch.how}", report.undivided_batch.gradient_relative_error),
         ):
             lines.append(f"{label:<42}{'':>8}{error:>15.1e}  reported, not judged")
+    if report.first_difference is not None:
+        lines.append(
+            f"first difference: {report.first_difference}; parity is equality within the tolerance, not of bits"
+        )
     for note in report.not_comparable:
         lines.append(f"not comparable: {note.what}: {note.why}")
     lines.append("")

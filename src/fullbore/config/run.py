@@ -45,8 +45,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     from_pretrained: bool = False
     """Read the weights of ``hf``; otherwise weights are random, from ``train.seed``."""
 
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of parameters and computation. Under bfloat16, gradients and masters are float32."""
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    """Precision of parameters and computation. Under bfloat16 and float16, gradients and masters are float32; under
+    float16 the loss is scaled, by a factor that adapts."""
+
+    loss_chunk: int | None = None
+    """Tokens for which logits exist at a time in the loss, where a vocabulary is large; all of a microbatch where
+    absent. Only Hugging Face models."""
 
     compile: bool = False
     """Compile the layers."""
@@ -65,6 +70,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if not all(part.isidentifier() for part in [*module.split("."), function]):
                 raise ConfigError(f'model.factory has the form "package.module:function" (factory={self.factory!r})')
         _need_plain(self.config, key="model.config")
+        _need_at_least("model", self, 1, "loss_chunk")
 
 
 class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +81,16 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ``text`` key, a ``.bin`` file of tokens, or a folder saved by Hugging Face datasets."""
 
     sequence_length: int = 256
-    """Tokens of one sample."""
+    """Tokens of one sample; of the longest, where documents are samples."""
+
+    documents: Literal["joined", "padded", "packed", "balanced"] = "joined"
+    """What a sample is. ``joined``: an equal piece of all text in one run. Otherwise a document, or a piece of one:
+    ``padded`` to the longest of its microbatch; ``packed`` behind others in one row without padding; ``balanced``,
+    packed so that all microbatches of the step take the same time."""
+
+    pair_cost: float = 0.0
+    """For ``balanced``: what two tokens of one document that see each other cost, relative to one token. 0 where
+    attention is masked over whole rows and costs the same for every grouping."""
 
     tokenizer: str = "bytes"
     """``bytes`` (one token per byte, 256 of them), or the path of a tokenizers JSON."""
@@ -96,6 +111,13 @@ class DataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConfigError('data.tokenizer is empty; use "bytes" or the path of a tokenizers JSON')
         _need_at_least("data", self, 1, "sequence_length", "vocab_size")
         _need_at_least("data", self, 0, "seed")
+        if not 0 <= self.pair_cost < math.inf:
+            raise ConfigError(f"data.pair_cost is 0 or more and finite (pair_cost={self.pair_cost})")
+        if self.pair_cost and self.documents != "balanced":
+            raise ConfigError(
+                f'data.pair_cost is for data.documents = "balanced" (documents="{self.documents}", '
+                f"pair_cost={self.pair_cost}); leave it out"
+            )
         if not 0 <= self.holdout_fraction < 1:
             raise ConfigError(
                 f"data.holdout_fraction is a share of the text, 0 or more and less than 1 "

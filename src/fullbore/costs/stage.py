@@ -38,6 +38,14 @@ class StageCost:
     def total(self) -> int:
         return self.forward + self.backward_input + self.backward_weight
 
+    def slowed(self, slowness: float) -> StageCost:
+        """The same stage where everything takes ``slowness`` times as long."""
+        return StageCost(
+            round(self.forward * slowness),
+            round(self.backward_input * slowness),
+            round(self.backward_weight * slowness),
+        )
+
     def of(self, kind: Kind) -> int:
         """The time of one action of this kind."""
         match kind:

@@ -9,15 +9,27 @@ Inputs and labels come out of one draw, and every rank draws the same (DeepSpeed
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fullbore.data.permutation import KeyedPermutation
+from fullbore.data.permutation import shuffled
+from fullbore.data.rows import Rows
 from fullbore.errors import DataError
 
-__all__ = ["Draw", "SampleOrder"]
+__all__ = ["Draw", "SampleOrder", "Samples", "need_in_vocabulary"]
+
+
+class Samples(Protocol):
+    """What a training loop needs of its data. A step is ``count`` samples, however they are grouped."""
+
+    @property
+    def num_samples(self) -> int:
+        """Of one epoch."""
+
+    def microbatches(self, consumed: int, *, count: int, num_microbatches: int) -> tuple[Rows, ...]:
+        """The ``count`` samples after the first ``consumed``, each in exactly one microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +70,31 @@ class SampleOrder:
 
     def sample_indices(self, consumed: int, *, count: int) -> NDArray[np.int64]:
         """The indices of the ``count`` samples after the first ``consumed``; they may cross into the next epochs."""
-        assert consumed >= 0, consumed
-        assert count >= 0, count
-        positions = np.arange(consumed, consumed + count, dtype=np.int64)
-        epochs, places = np.divmod(positions, self.num_samples)
-        indices = np.empty_like(positions)
-        for epoch in np.unique(epochs):
-            inside = epochs == epoch
-            indices[inside] = KeyedPermutation(self.num_samples, key=f"{self.seed}/{epoch}")(places[inside])
-        return indices
+        return shuffled(consumed, count=count, num_samples=self.num_samples, seed=self.seed)
 
     def draw(self, consumed: int, *, count: int) -> Draw:
         """Those samples themselves."""
         sample_ids = self.sample_indices(consumed, count=count)
         places = sample_ids[:, None] * self.sequence_length + np.arange(self.sequence_length + 1)
         tokens = self.tokens[places].astype(np.int64)
-        if tokens.size and int(tokens.max()) >= self.vocab_size:
-            row = int(np.argmax(tokens.max(axis=1)))
-            raise DataError(
-                f"sample {sample_ids[row]} has token {tokens[row].max()}, outside the vocabulary of {self.vocab_size} "
-                f"(ids 0 to {self.vocab_size - 1}); use the tokenizer the model was made for, or a larger vocabulary"
-            )
+        for sample_id, row in zip(sample_ids, tokens, strict=True):
+            need_in_vocabulary(row, vocab_size=self.vocab_size, sample_id=int(sample_id))
         return Draw(input_ids=tokens[:, :-1].copy(), labels=tokens[:, 1:].copy(), sample_ids=sample_ids)
+
+    def microbatches(self, consumed: int, *, count: int, num_microbatches: int) -> tuple[Rows, ...]:
+        """Those samples in order, in microbatches of one size."""
+        assert count % num_microbatches == 0, (count, num_microbatches)
+        draw, each = self.draw(consumed, count=count), count // num_microbatches
+        return tuple(
+            Rows(draw.input_ids[first : first + each], draw.labels[first : first + each])
+            for first in range(0, count, each)
+        )
+
+
+def need_in_vocabulary(tokens: NDArray[np.int64], *, vocab_size: int, sample_id: int) -> None:
+    """Raises DataError for an id that the model has no embedding for."""
+    if tokens.size and int(tokens.max()) >= vocab_size:
+        raise DataError(
+            f"sample {sample_id} has token {tokens.max()}, outside the vocabulary of {vocab_size} "
+            f"(ids 0 to {vocab_size - 1}); use the tokenizer the model was made for, or a larger vocabulary"
+        )

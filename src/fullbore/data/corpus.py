@@ -12,12 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fullbore.config.run import DataConfig
-from fullbore.data.batches import SampleOrder
+from fullbore.data.batches import SampleOrder, Samples
 from fullbore.data.datasets_folder import datasets_documents, is_datasets_folder
 from fullbore.data.document import Document, fingerprint
+from fullbore.data.documents import DocumentOrder
+from fullbore.data.files import need_source
 from fullbore.data.holdout import split_documents
 from fullbore.data.jsonl import jsonl_documents
+from fullbore.data.packing import PackingCost
 from fullbore.data.stdlib_corpus import stdlib_documents
+from fullbore.data.text import Text
 from fullbore.data.text_folder import text_documents
 from fullbore.data.token_file import open_token_file
 from fullbore.data.tokenizer import Tokenizer, open_tokenizer
@@ -30,8 +34,8 @@ __all__ = ["Corpus", "open_corpus"]
 class Corpus:
     """Two runs of tokens without a document in common."""
 
-    train: NDArray[Any]
-    heldout: NDArray[Any]
+    train: Text
+    heldout: Text
     """Empty where ``data.holdout_fraction`` is 0."""
 
     vocab_size: int
@@ -40,27 +44,27 @@ class Corpus:
 
     description: str
 
-    def training_order(self, config: DataConfig) -> SampleOrder:
+    def training_order(self, config: DataConfig) -> Samples:
         """The samples to train on. Raises DataError where there is not one."""
-        return self._order(self.train, config)
+        return _order(self.train, config, vocab_size=self.vocab_size)
 
-    def heldout_order(self, config: DataConfig) -> SampleOrder | None:
+    def heldout_order(self, config: DataConfig) -> Samples | None:
         """The samples to evaluate on; None without held-out tokens."""
-        return self._order(self.heldout, config) if len(self.heldout) else None
-
-    def _order(self, tokens: NDArray[Any], config: DataConfig) -> SampleOrder:
-        return SampleOrder(tokens, sequence_length=config.sequence_length, seed=config.seed, vocab_size=self.vocab_size)
+        return _order(self.heldout, config, vocab_size=self.vocab_size) if len(self.heldout) else None
 
 
 def open_corpus(config: DataConfig) -> Corpus:
     """Reads, tokenises and splits. Refuses a corpus too small for one sample on either side."""
     path = Path(config.source)
-    corpus = _from_token_file(path, config) if path.suffix == ".bin" else _from_documents(path, config)
-    for part, tokens in (("training", corpus.train), ("held-out", corpus.heldout)):
+    try:
+        corpus = _from_token_file(path, config) if path.suffix == ".bin" else _from_documents(path, config)
+    except OSError as error:
+        raise DataError(f"data.source {config.source} cannot be read: {error}") from error
+    for part, text in (("training", corpus.train), ("held-out", corpus.heldout)):
         if part == "held-out" and config.holdout_fraction == 0:
             continue
         try:
-            SampleOrder(tokens, sequence_length=config.sequence_length, seed=config.seed, vocab_size=corpus.vocab_size)
+            _order(text, config, vocab_size=corpus.vocab_size)
         except DataError as error:
             raise DataError(
                 f"the {part} part of data.source {config.source} is too small: {error}; or change "
@@ -69,12 +73,28 @@ def open_corpus(config: DataConfig) -> Corpus:
     return corpus
 
 
+def _order(text: Text, config: DataConfig, *, vocab_size: int) -> Samples:
+    sequence_length, seed = config.sequence_length, config.seed
+    if config.documents == "joined":
+        return SampleOrder(text.tokens, sequence_length=sequence_length, seed=seed, vocab_size=vocab_size)
+    return DocumentOrder(
+        text.tokens,
+        text.edges(source=config.source),
+        sequence_length=sequence_length,
+        seed=seed,
+        vocab_size=vocab_size,
+        grouping=config.documents,
+        cost=PackingCost(per_pair=config.pair_cost),
+    )
+
+
 def _from_token_file(path: Path, config: DataConfig) -> Corpus:
-    _need_exists(path)
+    need_source(path)
     file = open_token_file(path, vocab_size=config.vocab_size)
     cut = _tail_start(file.tokens, fraction=config.holdout_fraction, separator=file.separator)
     description = f"{path.name}: {len(file.tokens):,} tokens, vocabulary {file.vocab_size:,}"
-    return Corpus(file.tokens[:cut], file.tokens[cut:], file.vocab_size, file.fingerprint, description)
+    train, heldout = Text(file.tokens, file.separator).cut(cut)
+    return Corpus(train, heldout, file.vocab_size, file.fingerprint, description)
 
 
 def _from_documents(path: Path, config: DataConfig) -> Corpus:
@@ -88,8 +108,7 @@ def _from_documents(path: Path, config: DataConfig) -> Corpus:
     split = split_documents(documents, fraction=config.holdout_fraction)
     train, heldout = _joined(split.train, tokenizer), _joined(split.heldout, tokenizer)
     if not split.heldout and config.holdout_fraction:
-        cut = _tail_start(train, fraction=config.holdout_fraction, separator=None)
-        train, heldout = train[:cut], train[cut:]
+        train, heldout = train.cut(_tail_start(train.tokens, fraction=config.holdout_fraction, separator=None))
     digest = hashlib.sha256(f"{fingerprint(documents)}\0{tokenizer.fingerprint}".encode()).hexdigest()
     description = (
         f"{config.source}: {len(documents):,} documents, {sum(len(d.text) for d in documents) / 1e6:.2f} MB, "
@@ -102,21 +121,22 @@ def _from_documents(path: Path, config: DataConfig) -> Corpus:
 def _documents(path: Path, config: DataConfig) -> tuple[Document, ...]:
     if config.source == "stdlib":
         return stdlib_documents()
-    _need_exists(path)
+    need_source(path)
     if path.suffix == ".jsonl":
         return jsonl_documents(path)
     return datasets_documents(path) if is_datasets_folder(path) else text_documents(path)
 
 
-def _joined(documents: Sequence[Document], tokenizer: Tokenizer) -> NDArray[Any]:
+def _joined(documents: Sequence[Document], tokenizer: Tokenizer) -> Text:
     """One run of tokens, the separator behind every document."""
     pieces = tokenizer.encode(documents)
     if not pieces:
-        return np.empty(0, dtype=np.uint8)
+        return Text(np.empty(0, dtype=np.uint8), tokenizer.separator)
     if tokenizer.separator is not None:
         end = np.array([tokenizer.separator], dtype=pieces[0].dtype)
-        pieces = [part for piece in pieces for part in (piece, end)]
-    return np.concatenate(pieces)
+        pieces = [np.concatenate([piece, end]) for piece in pieces]
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return Text(np.concatenate(pieces), tokenizer.separator, ends)
 
 
 def _tail_start(tokens: NDArray[Any], *, fraction: float, separator: int | None) -> int:
@@ -127,11 +147,3 @@ def _tail_start(tokens: NDArray[Any], *, fraction: float, separator: int | None)
         if len(ends) and cut + ends[0] + 1 < len(tokens):
             return cut + int(ends[0]) + 1
     return cut
-
-
-def _need_exists(path: Path) -> None:
-    if not path.exists():
-        raise DataError(
-            f'data.source {path} does not exist; use "stdlib", a folder of text, a .jsonl file, a .bin file of tokens '
-            "or a folder written by Hugging Face datasets"
-        )

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KeyedPermutation"]
+__all__ = ["KeyedPermutation", "shuffled"]
 
 _ROUNDS = 8
 
@@ -46,6 +46,19 @@ class KeyedPermutation:
     def _round_keys(self) -> NDArray[np.uint64]:
         digest = hashlib.blake2b(self.key.encode(), digest_size=8 * _ROUNDS, person=b"fullbore-order").digest()
         return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+
+def shuffled(consumed: int, *, count: int, num_samples: int, seed: int) -> NDArray[np.int64]:
+    """The ``count`` samples after the first ``consumed``, each epoch in an order of its own; they may cross epochs."""
+    assert consumed >= 0, consumed
+    assert count >= 0, count
+    positions = np.arange(consumed, consumed + count, dtype=np.int64)
+    epochs, places = np.divmod(positions, num_samples)
+    indices = np.empty_like(positions)
+    for epoch in np.unique(epochs):
+        inside = epochs == epoch
+        indices[inside] = KeyedPermutation(num_samples, key=f"{seed}/{epoch}")(places[inside])
+    return indices
 
 
 def _feistel(values: NDArray[np.uint64], *, keys: NDArray[np.uint64], half_bits: int) -> NDArray[np.uint64]:

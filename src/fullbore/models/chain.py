@@ -152,6 +152,7 @@ class ChainModel:
             buffers={self._names.full[key]: buffer for layer in own for key, buffer in layer.buffers()},
             layers=names,
             layer_modules=dict(zip(names, modules, strict=True)),
+            parts=self._parts(modules, first_layer=first_layer),
         )
 
     def whole(self) -> WholeModel:
@@ -169,11 +170,19 @@ class ChainModel:
                 value = module(value)
             return value
 
-        return WholeModel(root, call)
+        return WholeModel(root, call, self._parts(layers, first_layer=0))
 
     def boundary(self, layer: int, microbatch: Microbatch) -> Boundary:
         assert 0 < layer < len(self._layers), layer
         return self._trace.of(microbatch)[layer - 1].boundary
+
+    def _parts(self, modules: Sequence[nn.Module], *, first_layer: int) -> dict[str, tuple[nn.Module, ...]]:
+        """A module that is several layers goes by the first one's name, whichever of them are here."""
+        first: dict[int, str] = {}
+        for layer in self._layers:
+            first.setdefault(id(layer.parts[0][1]), layer.name)
+        names = [first[id(layer.parts[0][1])] for layer in self._layers[first_layer : first_layer + len(modules)]]
+        return {name: (module,) for name, module in zip(names, modules, strict=True)}
 
     def _draw(self, own: Sequence[Layer], *, first_layer: int, seed: int) -> Mapping[str, Tensor]:
         """Values by full name for the stage's layers, a tied weight's from the layer that owns it."""

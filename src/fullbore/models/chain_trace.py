@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fullbore.errors import ModelError
+from fullbore.models.auxiliary import collecting
 from fullbore.models.layer import Layer
 from fullbore.models.layered import Boundary, Microbatch, TensorSpec
 from fullbore.models.microbatch import tensor_of
@@ -64,7 +65,8 @@ class ChainTrace:
         modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
         value: Any = torch.empty(shape, dtype=dtype, device="meta")
         found = []
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        # A tensor that a layer makes without saying where is made here; auxiliary losses are collected and forgotten.
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]), torch.device("meta"), collecting():
             for layer, module in zip(self._layers, modules, strict=True):
                 try:
                     value = module.to("meta")(value)

@@ -105,6 +105,10 @@ class BuiltStage:
     """Layer name -> the module whose call is that layer's forward. What recomputation and hooks wrap. A layer
     that is not one module call (the embedding or head of some models) is absent."""
 
+    parts: Mapping[str, tuple[nn.Module, ...]]
+    """Layer name -> its modules in the order they are called: what draws random numbers under the layer's key. A module
+    that is several layers of the model stands under the first one's name."""
+
 
 @dataclass(frozen=True, slots=True)
 class WholeModel:
@@ -115,6 +119,9 @@ class WholeModel:
 
     call: Callable[[Microbatch], Any]
     """Microbatch -> what the last stage gives."""
+
+    parts: Mapping[str, tuple[nn.Module, ...]]
+    """As in `BuiltStage`, of all layers."""
 
 
 @runtime_checkable

@@ -32,7 +32,12 @@ AnyModel: TypeAlias = "nn.Module | PreTrainedConfig | LayeredModel"
 DEFAULT_VOCABULARY = 256
 """Bytes."""
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 
 
 def layered(
@@ -40,20 +45,26 @@ def layered(
     *,
     dtype: torch.dtype = torch.float32,
     objective: Objective | None = None,
+    loss_chunk: int | None = None,
 ) -> LayeredModel:
     """See a model as layers: the adapter for its kind; a `LayeredModel` comes back as it is.
 
     Args:
         dtype: of the parameters, where a configuration is given; a module keeps its own.
         objective: for a module that brings none.
+        loss_chunk: for a Hugging Face model: tokens for which logits exist at a time in the loss.
 
     Raises:
         ModelError: the kind is not understood. Nothing is guessed: a wrong guess splits silently wrong.
     """
     if _is_hugging_face(model, kind="PreTrainedConfig"):
-        return _adapter().from_config(model, dtype=dtype)
-    if _is_hugging_face(model, kind="PreTrainedModel"):
-        return _adapter()(model)
+        return _adapter().from_config(model, dtype=dtype, loss_chunk=loss_chunk)
+    if _is_hugging_face(model, kind="PreTrainedModel") or _is_hugging_face(model, kind="PeftModel"):
+        return _adapter()(model, loss_chunk=loss_chunk)
+    if loss_chunk is not None:
+        raise ModelError(
+            f"model.loss_chunk is for Hugging Face models; {_kind(model)} has a loss of its own; leave it out"
+        )
     if not isinstance(model, nn.Module):
         if isinstance(model, LayeredModel):
             return model
@@ -79,8 +90,6 @@ def load_model(config: ModelConfig, *, vocab_size: int | None = None, seed: int 
     Raises:
         ModelError: the section asks for what is not there, or the model cannot be split exactly.
     """
-    if config.compile:
-        raise ModelError("model.compile = true is not built yet; set it to false")
     made = None if config.factory is None else _call(config.factory, seed=seed)
     if made is not None and not _is_hugging_face(made, kind="PreTrainedConfig"):
         if config.config:
@@ -89,7 +98,7 @@ def load_model(config: ModelConfig, *, vocab_size: int | None = None, seed: int 
                 f"{_kind(made)}; have it return the configuration, or remove model.config"
             )
         _need_dtype(made, dtype=_DTYPES[config.dtype], where=str(config.factory))
-        model = layered(made, objective=next_token_objective())
+        model = layered(made, objective=next_token_objective(), loss_chunk=config.loss_chunk)
     else:
         model = _configured(config, made, vocab_size=vocab_size)
     _need_rows(model, vocab_size=vocab_size)
@@ -107,12 +116,18 @@ def _configured(config: ModelConfig, made: PreTrainedConfig | None, *, vocab_siz
     else:
         found = builtin_config(vocab_size=vocab_size or DEFAULT_VOCABULARY)
     pretrained = Path(config.hf) if config.from_pretrained and config.hf is not None else None
-    return _adapter().from_config(override(found, config.config), dtype=_DTYPES[config.dtype], pretrained=pretrained)
+    return _adapter().from_config(
+        override(found, config.config),
+        dtype=_DTYPES[config.dtype],
+        pretrained=pretrained,
+        loss_chunk=config.loss_chunk,
+    )
 
 
 def _is_hugging_face(model: object, *, kind: str) -> bool:
-    """Is it an instance of transformers' class of that name? Needs no import: what is there has been imported."""
-    return any(c.__name__ == kind and c.__module__.startswith("transformers.") for c in type(model).__mro__)
+    """Is it an instance of transformers' or peft's class of that name? Needs no import: what is there has been
+    imported."""
+    return any(c.__name__ == kind and c.__module__.startswith(("transformers.", "peft.")) for c in type(model).__mro__)
 
 
 def _adapter() -> type[HuggingFaceModel]:

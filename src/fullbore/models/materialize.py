@@ -42,10 +42,18 @@ def reset_parameters(module: nn.Module) -> None:
             return
 
 
-def draw_layer(layer: Layer, *, keys: Collection[str], seed: int, initialize: Initializer) -> dict[str, Tensor]:
+def draw_layer(
+    layer: Layer,
+    *,
+    keys: Collection[str],
+    seed: int,
+    initialize: Initializer | None = None,
+    initialize_layer: Callable[[Layer], None] | None = None,
+) -> dict[str, Tensor]:
     """The values of one meta layer for ``keys``: parameters in float32, buffers in their own dtype, on the CPU.
 
-    The caller's random state is left as it was.
+    The caller's random state is left as it was. ``initialize_layer``: called with the whole layer that is to be set,
+    after ``initialize`` has seen each module of it.
 
     Raises:
         ModelError: the initialiser does not set one of the tensors asked for.
@@ -64,8 +72,11 @@ def draw_layer(layer: Layer, *, keys: Collection[str], seed: int, initialize: In
                 module._buffers[name] = _unset(buffer, dtype=buffer.dtype)
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.default_generator.manual_seed(layer_seed(seed, layer=layer.name))
-        for part in modules:
-            part.apply(initialize)
+        if initialize is not None:
+            for part in modules:
+                part.apply(initialize)
+        if initialize_layer is not None:
+            initialize_layer(own)
     drawn = {key: parameter.detach() for key, parameter in own.parameters()} | dict(own.buffers())
     values = {key: drawn[key] for key in keys}
     for key, value in values.items():

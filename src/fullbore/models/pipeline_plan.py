@@ -1,136 +1,262 @@
-"""Reads the pipeline plan of a Hugging Face causal language model, or refuses the model by name.
+"""Which modules of a Hugging Face model are which layer: from its plan, and the order in which a copy calls them.
 
-transformers says for about half of its causal language models which modules follow each other (the
-configuration's ``base_model_pp_plan``, the model's ``_pp_plan``). Splitting the others by guessing works for
-some and is silently wrong for gpt2, gpt-sw3, gpt_bigcode, biogpt, modernbert-decoder and nanochat: they add
-something to their embeddings in the forward, and a later stage would add it again. So no plan, no split; and
-a plan is still held against the model (`fullbore.models.probe`).
+Where the blocks are is said by transformers for about half of its causal language models (the configuration's
+``base_model_pp_plan``), and by `fullbore.models.families` for some others. What comes before the first block is the
+layer "embed", what comes after the last one "head"; between the blocks of an encoder and those of a decoder there is a
+layer of what runs there. Nothing else is guessed: families without either are refused, and so are models that call
+their modules in another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from fullbore.errors import ModelError
+from fullbore.models.containers import walk
+from fullbore.models.families import BLOCKS, UNSPLITTABLE
 from fullbore.models.layer import Layer
 
-__all__ = ["PipelinePlan", "check_config", "read_plan"]
+__all__ = ["PipelinePlan", "blocks_of", "check_config", "read_plan"]
 
 _INSTEAD = "write a module whose pipeline_layers() gives its (name, module) pairs, or train another family"
-
-UNSPLITTABLE: Mapping[str, str] = {
-    "deepseek_v4": "its later layers read the token ids again",
-    "glm_moe_dsa": "its layers pass tuples to each other",
-    "hy_v4": "its layers pass tuples to each other",
-    "hrm_text": "it runs its layers in nested loops",
-}
-"""Families that have a plan and still cannot be cut between two blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """Full module names, in the order of the forward."""
+    """Full module names."""
 
-    base: str
-    """The model without its head, as "model" or "gpt_neox"."""
+    names: tuple[str, ...]
+    """Of the layers."""
 
-    embed: tuple[str, ...]
-    blocks: str
-    num_blocks: int
-    head: tuple[str, ...]
+    parts: tuple[tuple[str, ...], ...]
+    """The modules of each layer, in the order they are called, and at last those that are never called."""
+
+    blocks: frozenset[str]
+    """The layers that are one block."""
+
+    shared_parts: tuple[str, ...]
+    """What every stage has: modules without weights, such as rotary embeddings."""
+
+    idle_parts: tuple[str, ...]
+    """Never called, and with no weight that is not in a layer as well: names for a weight that others share."""
+
+    projection: str
+    """What makes logits: the last part with weights."""
+
+    frames: tuple[str, ...]
+    """The modules around all these, whose own forward connects them; the innermost first."""
 
     def layers(self, model: nn.Module) -> tuple[Layer, ...]:
-        """ "embed", one layer per block, "head"; of the model the plan was read from or a copy of it."""
-
-        def layer(name: str, parts: tuple[str, ...]) -> Layer:
-            return Layer(name, tuple((part, model.get_submodule(part)) for part in parts))
-
-        blocks = tuple(f"{self.blocks}.{index}" for index in range(self.num_blocks))
-        named = (layer(block.removeprefix(f"{self.base}."), (block,)) for block in blocks)
-        return (layer("embed", self.embed), *named, layer("head", self.head))
+        """Of the model the plan was read from, or a copy of it."""
+        return tuple(
+            Layer(name, tuple((part, model.get_submodule(part)) for part in parts))
+            for name, parts in zip(self.names, self.parts, strict=True)
+        )
 
     def shared(self, model: nn.Module) -> Layer:
-        """What every stage has: modules of the base model that the plan does not name, such as rotary embeddings."""
-        planned = {*self.embed, self.blocks, *self.head}
-        children = ((f"{self.base}.{name}", child) for name, child in model.get_submodule(self.base).named_children())
-        return Layer("shared", tuple((name, child) for name, child in children if name not in planned))
+        """What every stage has; also the buffers that lie in a frame itself."""
+        modules = [(name, model.get_submodule(name)) for name in self.shared_parts]
+        frames = [(name, _bare(model.get_submodule(name))) for name in self.frames]
+        return Layer("shared", (*modules, *((name, frame) for name, frame in frames if frame._buffers)))
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """All parts in layers."""
+        return tuple(part for parts in self.parts for part in parts)
 
 
 def check_config(config: Any) -> None:
     """Refuse by name, from the configuration alone, what cannot be split.
 
     Raises:
-        ModelError: encoder-decoder, not a causal language model, without a plan, known not to be splittable,
-            or with a router loss in its objective.
+        ModelError: without a plan, known not to be splittable, or with layers that are left out at random.
     """
     family = config.model_type
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"fullbore splits decoder-only language models; {family} is an encoder-decoder; {_INSTEAD}")
-    if family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        raise ModelError(f"fullbore splits causal language models; {family} is not one; {_INSTEAD}")
-    if not getattr(config, "base_model_pp_plan", None):
+    if family in UNSPLITTABLE:
+        raise ModelError(f"{family} cannot be cut between its layers: {UNSPLITTABLE[family]}; {_INSTEAD}")
+    if family not in BLOCKS and not getattr(config, "base_model_pp_plan", None):
         raise ModelError(
             f"{family} has no pipeline plan in transformers, and splitting it by guessing could be silently wrong; "
             f"{_INSTEAD}"
         )
-    if family in UNSPLITTABLE:
-        raise ModelError(f"{family} has a pipeline plan but cannot be cut: {UNSPLITTABLE[family]}; {_INSTEAD}")
-    if getattr(config, "output_router_logits", False):
-        raise ModelError(
-            f"the router loss of {family} is computed from all layers at the head, where a stage sees only its own "
-            "(output_router_logits=True); set output_router_logits to false"
-        )
+    for key, value in config.to_dict().items():
+        if key.endswith("layerdrop") and value:
+            raise ModelError(
+                f"{family} leaves out layers at random ({key}={value}), and what crosses between stages would differ "
+                f"from step to step; set {key} to 0"
+            )
 
 
-def read_plan(model: Any) -> PipelinePlan:
-    """The plan of a built model, checked against its modules.
+def blocks_of(model: Any) -> tuple[str, ...]:
+    """Full names of the model's lists of blocks, in the order of the forward.
 
     Raises:
-        ModelError: the plan has an unknown form, or a weight lies outside of what it names.
+        ModelError: its plan has an unknown form.
     """
     family, base = model.config.model_type, model.base_model_prefix
-    base_model = model.get_submodule(base)
+    if family in BLOCKS:
+        return BLOCKS[family]
     names = list(model.config.base_model_pp_plan)
-    children = dict(base_model.named_children())
+    children = dict(model.get_submodule(base).named_children())
     lists = [name for name in names if isinstance(children.get(name), nn.ModuleList)]
     absent = [name for name in names if name not in children]
     if absent or len(lists) != 1 or names.index(lists[0]) == 0:
+        found = f"the model has no {', '.join(absent)}" if absent else f"lists of blocks: {', '.join(lists) or 'none'}"
         raise ModelError(
             f"a pipeline plan names an embedding, one list of blocks and what follows; that of {family} is "
-            f"{', '.join(names)} ({_form(absent, lists)}); {_INSTEAD}"
+            f"{', '.join(names)} ({found}); {_INSTEAD}"
         )
-    tops = [name for name in (model._pp_plan or {}) if not name.startswith(f"{base}.")]
-    if len(tops) != 1:
-        raise ModelError(
-            f"a causal language model has one head after its base model; {type(model).__name__} plans "
-            f"{', '.join(tops) or 'none'}; use the ForCausalLM class of {family}"
-        )
-    at = names.index(lists[0])
-    plan = PipelinePlan(
-        base=base,
-        embed=tuple(f"{base}.{name}" for name in names[:at]),
-        blocks=f"{base}.{lists[0]}",
-        num_blocks=len(children[lists[0]]),
-        head=(*(f"{base}.{name}" for name in names[at + 1 :]), tops[0]),
-    )
-    if plan.num_blocks < 1:
-        raise ModelError(f"a pipeline needs at least one block ({type(model).__name__} has none)")
-    inside = tuple(f"{name}." for name in (*plan.embed, plan.blocks, *plan.head))
-    for name, _ in model.named_parameters(remove_duplicate=False):
-        if not name.startswith(inside):
+    return (f"{base}.{lists[0]}",)
+
+
+def read_plan(model: nn.Module, blocks: Sequence[str], call: Callable[[], Any], *, base: str) -> PipelinePlan:
+    """Run ``call``, a forward of the whole ``model``, and note which module outside of the blocks runs when.
+
+    Args:
+        model: a small copy; all its weights train.
+        base: prefix that names of layers go without.
+
+    Raises:
+        ModelError: a block does not run once and in order, or a weight lies outside of everything that runs between.
+    """
+    family = type(model).__name__
+    frames, outside = _around(model, blocks)
+    for frame in frames:
+        for name, _ in model.get_submodule(frame).named_parameters(recurse=False, prefix=frame):
             raise ModelError(
-                f"every weight lies in a module that the pipeline plan names, but {name} of "
-                f"{type(model).__name__} does not; {_INSTEAD}"
+                f"every weight lies in a module with a place in the pipeline, but {name} of {family} does not; "
+                f"{_INSTEAD}"
             )
-    return plan
+    for name in blocks:
+        if not _length(model, name):
+            raise ModelError(f"a pipeline needs at least one block ({name} of {family} has none)")
+    of_list = [[f"{name}.{index}" for index in range(_length(model, name))] for name in blocks]
+    order = [block for names in of_list for block in names]
+    calls = _calls(model, [*outside, *order], call)
+    ran = [name for name in calls.order if name in order]
+    if ran != order:
+        raise ModelError(
+            f"{family} cannot be split: its forward does not call each block once and in order; {_INSTEAD}"
+        )
+    made: list[tuple[str, list[str]]] = [("embed", [])]
+    ends = {names[-1] for names in of_list}
+    previous = ""
+    for name in calls.order:
+        if name in order:
+            made.append((name.removeprefix(f"{base}."), [name]))
+            previous = name
+        elif _weighs(model, name) or (calls.order.count(name) == 1 and name in calls.trained):
+            if calls.order.count(name) > 1:
+                raise ModelError(f"{family} cannot be split: its forward calls {name} more than once; {_INSTEAD}")
+            if previous in ends:
+                made.append(("", []))
+            elif previous in order:
+                if not _weighs(model, name):
+                    continue
+                raise ModelError(f"{family} cannot be split: it calls {name} between two of its blocks; {_INSTEAD}")
+            made[-1][1].append(name)
+            previous = ""
+    if made[-1][0]:
+        raise ModelError(f"{family} cannot be split: no module of its own follows its last block; {_INSTEAD}")
+    named = [(name or parts[0].removeprefix(f"{base}."), parts) for name, parts in made]
+    named[-1] = ("head", named[-1][1])
+    held = {id(p) for _, parts in named for part in parts for p in model.get_submodule(part).parameters()}
+    for name in outside:
+        if name not in calls.order and any(id(p) not in held for p in model.get_submodule(name).parameters()):
+            named[0][1].append(name)
+    parts = tuple(tuple(parts) for _, parts in named)
+    planned = {part for names in parts for part in names}
+    return PipelinePlan(
+        names=tuple(name for name, _ in named),
+        parts=parts,
+        blocks=frozenset(name.removeprefix(f"{base}.") for name in order),
+        shared_parts=tuple(name for name in outside if name not in planned and not _weighs(model, name)),
+        idle_parts=tuple(name for name in outside if name not in planned and _weighs(model, name)),
+        projection=[name for name in calls.order if name in planned and _weighs(model, name)][-1],
+        frames=frames,
+    )
 
 
-def _form(absent: list[str], lists: list[str]) -> str:
-    if absent:
-        return f"the model has no {', '.join(absent)}"
-    return f"lists of blocks: {', '.join(lists) or 'none'}"
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    order: list[str]
+    trained: set[str]
+    """Those whose output depends on a weight."""
+
+
+def _calls(model: nn.Module, names: Sequence[str], call: Callable[[], Any]) -> _Calls:
+    """Which of the modules run in ``call``, in order; one that runs inside another does not count."""
+    found = _Calls([], set())
+    depth: list[str] = []
+    handles = []
+    for name in names:
+
+        def before(module: nn.Module, args: Any, name: str = name) -> None:
+            if depth and _weighs(model, name):
+                raise ModelError(
+                    f"{type(model).__name__} cannot be split: it calls {name} inside {depth[-1]}; {_INSTEAD}"
+                )
+            if not depth:
+                found.order.append(name)
+            depth.append(name)
+
+        def after(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
+            depth.pop()
+            if any(tensor.requires_grad for _, tensor in walk(output)):
+                found.trained.add(name)
+
+        module = model.get_submodule(name)
+        handles += [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        with torch.enable_grad():
+            call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _around(model: nn.Module, blocks: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The frames around the lists of blocks, and the modules in them that are neither frame nor block."""
+    inside = {"", *(name.rpartition(".")[0] for name in blocks)}
+    for name in list(inside):
+        inside |= {name[:at] for at, letter in enumerate(name) if letter == "."}
+    outside: list[str] = []
+    seen: set[nn.Module] = set()
+
+    def visit(name: str) -> None:
+        for child, module in model.get_submodule(name).named_children():
+            full = f"{name}.{child}" if name else child
+            if module in seen:
+                continue
+            seen.add(module)
+            if full in inside or (isinstance(module, (nn.ModuleList, nn.ModuleDict)) and full not in blocks):
+                visit(full)
+            elif full not in blocks:
+                outside.append(full)
+
+    visit("")
+    return tuple(sorted(inside, key=len, reverse=True)), outside
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """The module's own tensors and class, without its children; tensors put into it are put into the module."""
+    made = copy.copy(module)
+    made._modules = {}
+    return made
+
+
+def _weighs(model: nn.Module, name: str) -> bool:
+    return any(True for _ in model.get_submodule(name).parameters())
+
+
+def _length(model: nn.Module, name: str) -> int:
+    found = model.get_submodule(name)
+    assert isinstance(found, nn.ModuleList)
+    return len(found)

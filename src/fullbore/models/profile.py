@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from fullbore.costs.layer import LayerCost
 from fullbore.models.activations import kept_bytes
+from fullbore.models.compiled import apply_compile
 from fullbore.models.enter import enter
 from fullbore.models.layered import LayeredModel, Microbatch, Objective, Parcel, TensorSpec
 
@@ -39,6 +40,7 @@ def profile(
     budget_s: float = 3.0,
     objective: Objective | None = None,
     held_bytes: int = 2**30,
+    compile: bool = False,
 ) -> tuple[LayerCost, ...]:
     """The cost of each layer for one microbatch.
 
@@ -49,6 +51,7 @@ def profile(
         objective: the loss, where the model brings none; without any, the last layer is measured without.
         held_bytes: layers are kept between rounds up to this many bytes of parameters; those beyond it are
             measured in one go and dropped.
+        compile: measure layers as `apply_compile` makes them.
     """
     here = {key: tensor.to(device) for key, tensor in microbatch.items()}
     objective = objective if objective is not None else model.objective
@@ -58,7 +61,7 @@ def profile(
     held: list[_Bench] = []
     with torch.random.fork_rng(devices=cuda), torch.enable_grad():
         for layer in range(len(model.layer_names)):
-            bench = _Bench(model, here, layer=layer, seed=seed, device=device, objective=objective)
+            bench = _Bench(model, here, layer=layer, seed=seed, device=device, objective=objective, compile=compile)
             bench.measure(warmup=True)
             benches.append(bench)
             if sum(entry.parameter_bytes for entry in (*held, bench)) <= held_bytes:
@@ -96,6 +99,7 @@ class _Bench:
         seed: int,
         device: torch.device,
         objective: Objective | None,
+        compile: bool,
     ) -> None:
         stage = model.build_stage(layer, layer + 1, seed=seed, device=device)
         weights = tuple(stage.weights.values())
@@ -103,7 +107,10 @@ class _Bench:
         self._microbatch = microbatch
         self._objective = objective if layer == len(model.layer_names) - 1 else None
         self._is_last = layer == len(model.layer_names) - 1
-        self._module: nn.Module | None = copy.deepcopy(stage.module)
+        module, layers = copy.deepcopy((stage.module, dict(stage.layer_modules)))
+        if compile:
+            apply_compile(layers, device=device)
+        self._module: nn.Module | None = module
         self._device = device
         self._input = None if layer == 0 else _numbers(model, microbatch, layer=layer, device=device, seed=seed)
         self._times = _Times()

@@ -4,21 +4,28 @@ Non-reentrant `torch.utils.checkpoint`, around the forward of single layers. (Th
 gradients where a layer's inputs need none, as the first block's, and fails when a backward is asked for chosen
 inputs: fairseq #3583.) Each layer's recomputation is entered through a context of the caller's, so that it shows
 as a span of its own.
+
+The second forward changes no state: a normalisation's running statistics count each microbatch once, and a layer that
+changes any other buffer is refused.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from fullbore.errors import ModelError
 from fullbore.models.layered import BuiltStage
+from fullbore.models.randomness import KeyedForward
 
 __all__ = ["apply_recompute"]
 
@@ -48,15 +55,22 @@ def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Aroun
         if name not in stage.layer_modules:
             able = ", ".join(stage.layer_modules) or "none of its layers"
             raise ModelError(f"layer {name!r} is not one module and cannot be recomputed; this stage can: {able}")
+    replaced: dict[nn.Module, Any] = {}
     for name in layers:
         module = stage.layer_modules[name]
         before = vars(module).get("forward")
-        inner = before.inner if isinstance(before, _Recomputed) else module.forward
-        module.forward = _Recomputed(inner, name, around)
+        if isinstance(before, _Recomputed):
+            before = before.before
+            del module.forward
+        replaced[module] = before
+        module.forward = _Recomputed(module, before, name, around)
 
     def undo() -> None:
-        for name in layers:
-            vars(stage.layer_modules[name]).pop("forward", None)
+        for module, before in replaced.items():
+            if before is None:
+                vars(module).pop("forward", None)
+            else:
+                module.forward = before
 
     return undo
 
@@ -64,18 +78,73 @@ def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Aroun
 class _Recomputed:
     """A layer's forward that keeps only its input."""
 
-    def __init__(self, inner: Callable[..., Any], name: str, around: Around) -> None:
-        self.inner = inner
+    def __init__(self, module: nn.Module, before: Callable[..., Any] | None, name: str, around: Around) -> None:
+        """``before``: what stood in the way of the module's own forward, if anything."""
+        self.before = before
+        self._inner = before if before is not None else module.forward
+        self._module = module
         self._name = name
         self._around = around
+        self._state = [(part, key) for part in module.modules() if not _counts(part) for key in part._buffers]
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Any:
+        """A copy of the module is in no pipeline."""
+        return copy.deepcopy(self._inner, memo)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self.inner(*args, **kwargs)
-        return checkpoint(self.inner, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
+            return self._inner(*args, **kwargs)
+        versions = self._versions()
+        replays = isinstance(self._inner, KeyedForward) and self._inner.replays
+        output = checkpoint(
+            self._inner,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=not replays,
+            context_fn=self._contexts,
+            **kwargs,
+        )
+        for (part, key), before, after in zip(self._state, versions, self._versions(), strict=True):
+            if before != after:
+                raise ModelError(
+                    f"layer {self._name!r} changes its buffer {key!r} ({type(part).__name__}) when it runs, and "
+                    "recomputation would change it again; leave this layer out of recompute"
+                )
+        return output
+
+    def _versions(self) -> list[tuple[int, int]]:
+        found = []
+        for part, key in self._state:
+            buffer = part._buffers.get(key)
+            found.append((id(buffer), -1 if buffer is None else buffer._version))
+        return found
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _Quiet(self._name, self._around)
+        return nullcontext(), _Quiet(self._name, self._enter_again)
+
+    @contextmanager
+    def _enter_again(self, name: str) -> Iterator[None]:
+        with self._around(name), _statistics_kept(self._module):
+            yield
+
+
+@contextmanager
+def _statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Inside, normalisations count into copies of their running statistics."""
+    held: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+    for part in module.modules():
+        if _counts(part) and part.training:
+            held.append((part, dict(part._buffers)))
+            part._buffers.update({key: None if b is None else b.clone() for key, b in part._buffers.items()})
+    try:
+        yield
+    finally:
+        for part, buffers in held:
+            part._buffers.update(buffers)
+
+
+def _counts(part: nn.Module) -> bool:
+    return isinstance(part, _NormBase)
 
 
 class _Quiet(AbstractContextManager[None]):

@@ -56,8 +56,13 @@ class Judge:
         schedule: Schedule,
         links: Sequence[Link] = (),
         memory_bytes: int | None = None,
+        slowness: Sequence[float] = (),
     ) -> None:
-        """Raises `CostsError` where links are not one a boundary."""
+        """``slowness``: how many times as long each rank takes for the same layer; none: all the same.
+
+        Raises:
+            CostsError: links that are not one a boundary.
+        """
         num_boundaries, ranks = schedule.num_stages - 1, schedule.placement.ranks
         if links and len(links) != num_boundaries:
             raise CostsError(f"one link for each of the {num_boundaries} boundaries (given {len(links)})")
@@ -74,11 +79,13 @@ class Judge:
         )
         self._prefix = np.array([np.cumsum([0, *column]) for column in columns], np.int64)
         self._work = self._prefix[:3].sum(axis=0)
+        self._slowness = np.array([slowness[rank] for rank in ranks]) if slowness else None
         self._delay_after = np.zeros((num_boundaries + 1, len(layers)), np.int64)
         for boundary, link in enumerate(links):
             if ranks[boundary] != ranks[boundary + 1]:
                 self._delay_after[boundary] = [link.delay_ns(layer.output_bytes) for layer in layers]
-        refuse_too_long(self.num_actions * (int(self._prefix[:3, -1].sum()) + int(self._delay_after.max(initial=0))))
+        longest = round(int(self._prefix[:3, -1].sum()) * max(slowness, default=1))
+        refuse_too_long(self.num_actions * (longest + int(self._delay_after.max(initial=0))))
         self._on_rank = (np.array(ranks) == np.arange(schedule.num_ranks)[:, None]).astype(np.int64)
 
     @cached_property
@@ -92,7 +99,10 @@ class Judge:
 
     def stage_times(self, cuts: Ints) -> Ints:
         """[cut, stage] the work of every stage for one microbatch. ``cuts``: [cut, stage] layers of each stage."""
-        return _runs(self._work, cuts)
+        if self._slowness is None:
+            return _runs(self._work, cuts)
+        times: Ints = np.sum(self._part_times(cuts), axis=0)
+        return times
 
     def rank_times(self, cuts: Ints) -> Ints:
         """[cut, rank] the work of every rank for one microbatch: the sum over its chunks."""
@@ -101,8 +111,7 @@ class Judge:
 
     def scores(self, cuts: Ints) -> list[Score]:
         """One score a cut. Linear in cuts times actions."""
-        runs = [_runs(column, cuts) for column in self._prefix[:3]]
-        durations = np.einsum("kc,cns->skn", _KIND_OF_PARTS, np.stack(runs)).reshape(-1, len(cuts))
+        durations = np.einsum("kc,cns->skn", _KIND_OF_PARTS, np.stack(self._part_times(cuts))).reshape(-1, len(cuts))
         last = np.cumsum(cuts, axis=1) - 1
         delays = self._delay_after[np.arange(cuts.shape[1]), last].T
         found = makespans(self._compiled, durations=durations, delays=delays)
@@ -123,6 +132,13 @@ class Judge:
         """[rank, cut] the most each rank keeps at once."""
         fixed, kept = (_runs(column, cuts).T for column in self._prefix[3:])
         return self._evaluator.peak_bytes(fixed, kept)
+
+    def _part_times(self, cuts: Ints) -> list[Ints]:
+        """[cut, stage] of forward, of backward for the input and of backward for the weights."""
+        runs = [_runs(column, cuts) for column in self._prefix[:3]]
+        if self._slowness is None:
+            return runs
+        return [np.rint(times * self._slowness).astype(np.int64) for times in runs]
 
     def excess(self, cuts: Ints) -> Ints:
         """[cut] how far the fullest rank is above the memory limit; 0 without one."""

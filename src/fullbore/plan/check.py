@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fullbore.config.run import RunConfig
-from fullbore.errors import ConfigError
+from fullbore.costs.layer import read_costs
+from fullbore.costs.rehearsal import read_rehearsal
+from fullbore.data.files import need_files
+from fullbore.errors import ConfigError, ModelError, PartitionError
+from fullbore.partition.equal import equal
+from fullbore.plan.known_layers import known_layers
 from fullbore.plan.schedule import layout_of, schedule_of
 
-__all__ = ["check_before_start"]
+__all__ = ["check_before_start", "check_inputs", "check_rehearsal"]
 
 
 def check_before_start(config: RunConfig) -> None:
@@ -20,4 +27,51 @@ def check_before_start(config: RunConfig) -> None:
     if config.train.checkpoint_every:
         raise ConfigError(
             f"checkpoints are not built yet: leave train.checkpoint_every at 0 (given {config.train.checkpoint_every})"
+        )
+
+
+def check_inputs(config: RunConfig) -> None:
+    """Look for the files of text and model, and hold the stages against the layers where a configuration counts them.
+
+    Raises:
+        DataError, ModelError: a file that is not there.
+        PartitionError: a stage would have no layer, or a list of layers for each stage does not add up.
+    """
+    need_files(config.data)
+    folder = config.model.hf
+    if folder is not None and not (Path(folder) / "config.json").is_file():
+        raise ModelError(f"model.hf is a local folder with a config.json ({folder} has none); download the model first")
+    layers = known_layers(config.model)
+    if layers is not None:
+        _need_layers(config, layers=layers)
+
+
+def check_rehearsal(config: RunConfig, costs: Path) -> None:
+    """Read the costs of an emulated run once, for their errors.
+
+    Raises:
+        CostsError: the file cannot be used, or its links and faults do not fit the pipeline.
+        PartitionError: as `check_inputs`, for the layers of the file.
+    """
+    _need_layers(config, layers=len(read_costs(costs)))
+    stages = schedule_of(config).num_stages
+    read_rehearsal(costs).require(num_ranks=config.pipeline.stages, num_stages=stages)
+
+
+def _need_layers(config: RunConfig, *, layers: int) -> None:
+    num_stages, ranks, given = schedule_of(config).num_stages, config.pipeline.stages, config.pipeline.partition
+    chunks = num_stages // ranks
+    if layers < num_stages:
+        most = [f"pipeline.stages={layers // chunks}"] if layers >= chunks else []
+        most += [f"pipeline.chunks={layers // ranks}"] if chunks > 1 and layers >= ranks else []
+        raise PartitionError(
+            f"every stage holds at least one layer, and {num_stages} stages are too many for {layers} layers, embed "
+            f"and head among them (pipeline.stages={ranks}, chunks={chunks}); use at most "
+            f"{' or '.join(most) or f'{layers} stages'}"
+        )
+    if isinstance(given, tuple) and sum(given) != layers:
+        even = list(equal(layers, num_stages=num_stages))
+        raise PartitionError(
+            f"pipeline.partition must add up to the model's {layers} layers, embed and head among them (given "
+            f"{list(given)}, which add up to {sum(given)}); an equal split is {even}"
         )

@@ -159,8 +159,9 @@ def _predict(
 def _reasons(config: RunConfig, recipe: Recipe, partition: Partition | None) -> tuple[str, ...]:
     given = config.batch.global_batch, config.batch.microbatch_size, config.pipeline.microbatches
     said = "as given" if None not in given else "what was absent follows from the rest of the batch"
+    kind = "sequences" if config.data.documents == "joined" else "documents"
     batch = (
-        f"batch: {recipe.global_batch} sequences a step = {recipe.microbatch_size} a microbatch x "
+        f"batch: {recipe.global_batch} {kind} a step = {recipe.microbatch_size} a microbatch x "
         f"{recipe.microbatches} microbatches x {recipe.layout.data} data ranks x {recipe.accumulation} passes ({said})"
     )
     counts = list(recipe.layers_per_stage)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from fullbore.errors import RecipeError
+from fullbore.costs.layer import read_costs
+from fullbore.costs.links import Link
+from fullbore.costs.rehearsal import read_rehearsal
+from fullbore.diagnose.slow_stage import SlowStage
+from fullbore.errors import CostsError, RecipeError
+from fullbore.ir.recipe import Recipe
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.report.summary import render_summary
 from fullbore.schedules.registry import get
@@ -16,8 +22,10 @@ from fullbore.trace.reader import median_step, read_trace
 __all__ = ["predicted_timeline", "summarize_run"]
 
 
-def summarize_run(run_dir: Path, *, width: int) -> str:
+def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = None) -> str:
     """The median step of a finished run, drawn and accounted for, beside what the plan predicted.
+
+    ``slow_stage``: what the run has found.
 
     Raises:
         TraceError: the folder holds no readable trace.
@@ -28,6 +36,7 @@ def summarize_run(run_dir: Path, *, width: int) -> str:
         trace.timeline(step),
         predicted=predicted_timeline(run_dir),
         width=width,
+        slow_stage=slow_stage,
         run_dir=run_dir,
         step=step,
         schedule=trace.schedule,
@@ -36,7 +45,10 @@ def summarize_run(run_dir: Path, *, width: int) -> str:
 
 
 def predicted_timeline(run_dir: Path) -> Timeline | None:
-    """One step by the plan's stage costs and free links, pass after pass; None where the plan has no costs."""
+    """One step by the plan's stage costs, pass after pass; None where the plan has no costs.
+
+    Links are free but for those of an emulated run, which its profile names.
+    """
     try:
         plan = read_recipe(run_dir / "plan.json")
     except RecipeError:
@@ -50,5 +62,17 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
         num_chunks=recipe.layout.chunks,
         options=recipe.schedule_options,
     )
-    one_pass = simulate(schedule, costs=plan.stage_costs)
+    links, sizes = _links(run_dir / "profile.json", recipe)
+    one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)
+
+
+def _links(profile: Path, recipe: Recipe) -> tuple[tuple[Link, ...], Sequence[int]]:
+    """Link and message size of each boundary; no links where the profile has none or is of other layers."""
+    free = (), [0] * (recipe.layout.num_stages - 1)
+    try:
+        links, layers = read_rehearsal(profile).links, read_costs(profile)
+    except CostsError:
+        return free
+    edges = recipe.boundaries
+    return (links, [layers[end - 1].output_bytes for end in edges[1:-1]]) if edges[-1] == len(layers) else free

@@ -1,7 +1,7 @@
 """What is said at the end of a run: one measured step drawn, accounted for, and held against the prediction.
 
-Imbalance and waiting are different losses and are told apart here: a stage that computes longer than the mean sets
-the rhythm of all, and no schedule mends that.
+Imbalance and waiting are different losses: a stage that computes longer than the others sets the rhythm of all, and no
+schedule mends that. `fullbore.diagnose.slow_stage` tells them apart; here it is said.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.ids import StageIndex
+from fullbore.report.slow_stage import render_slow_stage
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.shift import from_zero
@@ -17,9 +19,6 @@ from fullbore.timeline.span import Row, Timeline
 from fullbore.timeline.text import render_text
 
 __all__ = ["render_summary"]
-
-_UNEVEN = 1.1
-"""A slowest stage above this many times the mean is called out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +33,18 @@ def render_summary(
     *,
     predicted: Timeline | None,
     width: int,
+    slow_stage: SlowStage | None = None,
     run_dir: Path | None = None,
     step: int | None = None,
     schedule: str | None = None,
     clock_uncertainty_ns: int = 0,
 ) -> str:
-    """The text timeline, a table a rank, the slowest stage, measured against predicted, and where to look next.
+    """The text timeline, a table a rank, the slowest stage, measured against predicted, and what is slow.
 
     Args:
         measured: one step, as traced; it may start at any time.
-        predicted: one pass of the same schedule by the measured layer costs, or None.
+        predicted: one step of the same schedule by the expected layer costs, or None.
+        slow_stage: what was found to set the rhythm; None where nothing was.
         run_dir: named in the advice, where the run was traced.
         clock_uncertainty_ns: between ranks; told, because waits below it mean nothing.
     """
@@ -63,7 +64,10 @@ def render_summary(
     )
     if clock_uncertainty_ns:
         parts[-1] += f"clocks           agree to {clock_uncertainty_ns / 1000:.3g} us; shorter waits mean nothing\n"
-    parts.append(_next(slowest, shown, bubble, run_dir=run_dir, schedule=schedule))
+    if slow_stage is not None:
+        parts.append(render_slow_stage(slow_stage))
+    if run_dir is not None:
+        parts.append(f"every span: `fullbore trace export {run_dir} -o trace.json`, then open it in ui.perfetto.dev\n")
     return "\n".join(parts)
 
 
@@ -107,23 +111,3 @@ def _comparison(bubble: Bubble, predicted: Timeline | None, scale: TimeScale) ->
         f"pipeline pass    {scale.format(bubble.makespan_ns)}, predicted {scale.format(expected.makespan_ns)} "
         f"({change:+.1%})\n"
     )
-
-
-def _next(slowest: _Slowest, timeline: Timeline, bubble: Bubble, *, run_dir: Path | None, schedule: str | None) -> str:
-    lines = []
-    where = str(run_dir) if run_dir is not None else "RUN_DIR"
-    if slowest.over_mean > _UNEVEN:
-        stages = {span.action.stage for span in timeline.spans if span.action is not None}
-        chunks = len(stages) // timeline.num_ranks
-        sizes = f"-p {timeline.num_ranks}" + (f" -v {chunks} --schedule {schedule}" if chunks > 1 and schedule else "")
-        mean_ns = slowest.time_ns / slowest.over_mean
-        lost_ns = round(slowest.time_ns - mean_ns)
-        idle_ns = bubble.makespan_ns - max(bubble.busy_ns)
-        what = "imbalance, not waiting" if lost_ns > idle_ns else "imbalance, and more than that is lost to waiting"
-        lines.append(
-            f"stage {slowest.stage} computes {slowest.over_mean - 1:.0%} more than the mean: {what}; "
-            f"`fullbore partition {where} {sizes}` cuts by what the stages of this run took"
-        )
-    if run_dir is not None:
-        lines.append(f"every span: `fullbore trace export {where} -o trace.json`, then open it in ui.perfetto.dev")
-    return "\n".join(lines) + ("\n" if lines else "")

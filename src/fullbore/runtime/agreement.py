@@ -7,15 +7,15 @@ differently lose a layer. Both are found by comparing a few bytes before anythin
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from fullbore.errors import ConfigError
+from fullbore.models.layered import Microbatch
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["require_same", "require_same_batch"]
+__all__ = ["require_same", "same_microbatches"]
 
 
 def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
@@ -30,22 +30,45 @@ def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
             )
 
 
-def require_same_batch(batch: Mapping[str, Tensor], slices: int, *, mesh: Mesh) -> None:
-    """Compare shapes, and contents where they are on the CPU (reading a device would wait for it).
+def same_microbatches(cut: Callable[[], Sequence[Microbatch]], *, mesh: Mesh) -> Sequence[Microbatch]:
+    """What ``cut`` gives on this rank, once every rank has been given the same.
+
+    Number, names, shapes and types are compared, and contents where they are on the CPU (reading a device would wait
+    for it). A rank that cannot cut its batch still takes part: then nobody is left waiting for it.
 
     Raises:
-        ConfigError: on every rank, if the ranks were given different batches.
+        ConfigError: on every rank, if one has no microbatches, or others than rank 0 has.
     """
     if mesh.num_ranks == 1:
-        return
-    digest = zlib.crc32(repr((slices, sorted((name, t.shape, t.dtype) for name, t in batch.items()))).encode())
-    for name in sorted(batch):
-        tensor = batch[name].detach()
-        if tensor.device.type == "cpu":
-            digest = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().reshape(-1).data, digest)
-    low, high = mesh.max([-float(digest), float(digest)])
-    if -low != high:
+        return cut()
+    problem: ConfigError | None = None
+    microbatches: Sequence[Microbatch] = ()
+    try:
+        microbatches = cut()
+    except ConfigError as error:
+        problem = error
+    digest = float(_digest(microbatches))
+    least, most, failed = mesh.max([-digest, digest, float(problem is not None)])
+    if problem is not None:
+        raise problem
+    if failed:
+        raise ConfigError("another rank was given a batch that cannot be cut; every rank reads the same batch")
+    if -least != most:
         raise ConfigError(
             "every rank reads the same batch, and these ranks were given different ones (in size or content); draw "
             "samples from one seed on all ranks"
         )
+    return microbatches
+
+
+def _digest(microbatches: Sequence[Microbatch]) -> int:
+    """32 bits, which a float64 holds exactly."""
+    digest = 0
+    for microbatch in microbatches:
+        facts = sorted((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in microbatch.items())
+        digest = zlib.crc32(repr(facts).encode(), digest)
+        for name in sorted(microbatch):
+            tensor = microbatch[name].detach()
+            if tensor.device.type == "cpu":
+                digest = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, digest)
+    return digest

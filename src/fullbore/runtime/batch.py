@@ -1,34 +1,90 @@
-"""Cutting a batch into microbatches: views along the samples, all of one size."""
+"""What `step` and `evaluate` are given, as microbatches: one mapping is cut along its samples, a sequence is taken as
+it is.
+
+Every microbatch has shapes of its own, and every rank derives them from the batch it holds. So slices need not be
+equal (pytorch #126600: 8 samples in 3 gave 3, 3, 2 on one stage and buffers of 3, 3, 3 on the next), and the loss is a
+sum over one count, so that no slice weighs more than its items.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from torch import Tensor
 
 from fullbore.errors import ConfigError
 from fullbore.models.layered import Microbatch
 
-__all__ = ["split_batch"]
+__all__ = ["Batch", "microbatches_of", "split_batch"]
+
+Batch = Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
+"""Tensors ``[samples, ...]`` to be cut, or microbatches that already are, each with shapes of its own."""
+
+
+def microbatches_of(batch: Batch, *, number: int | None, most: int) -> list[Microbatch]:
+    """The microbatches of a batch, in order.
+
+    Args:
+        number: how many there must be; None takes a sequence as long as it is, and cuts a mapping into ``most`` or,
+            where it has fewer, one for each sample.
+
+    Raises:
+        ConfigError: the batch cannot give that many, or is neither form; says what would do.
+    """
+    if number is not None and number < 1:
+        raise ConfigError(f"a batch is cut into at least 1 microbatch (num_microbatches={number})")
+    if isinstance(batch, Mapping):
+        if number is None:
+            number = min(most, _num_samples(batch))
+        return split_batch(batch, number)
+    if not isinstance(batch, Sequence) or not all(isinstance(one, Mapping) for one in batch):
+        raise ConfigError(
+            f"a batch is a mapping of tensors or a sequence of such mappings, one for each microbatch (given a "
+            f"{type(batch).__name__})"
+        )
+    wanted = max(1, len(batch)) if number is None else number
+    if len(batch) != wanted:
+        raise ConfigError(
+            f"a sequence is taken as the microbatches themselves, and here there must be {wanted} of them (given "
+            f"{len(batch)}); group the samples into that many, or give one mapping to be cut"
+        )
+    for index, microbatch in enumerate(batch):
+        if not microbatch or not all(isinstance(tensor, Tensor) and tensor.numel() for tensor in microbatch.values()):
+            raise ConfigError(
+                f"a microbatch is a mapping of tensors that are not empty (microbatch {index} is {_shapes(microbatch)})"
+            )
+    return [dict(microbatch) for microbatch in batch]
 
 
 def split_batch(batch: Mapping[str, Tensor], num_microbatches: int) -> list[Microbatch]:
-    """Slices along dimension 0, in order, without copying.
+    """Slices along dimension 0, in order, without copying; sizes differ by at most one sample, the larger come first.
 
     Raises:
-        ConfigError: no tensors, different numbers of samples, or a number that does not divide. (Uneven slices
-            would need uneven buffers on every rank: pytorch #126600.)
+        ConfigError: no tensors, different numbers of samples, or fewer samples than microbatches (an empty microbatch
+            would be an action that computes nothing).
     """
-    sizes = {name: len(tensor) for name, tensor in batch.items()}
+    samples = _num_samples(batch)
+    if samples < num_microbatches:
+        raise ConfigError(
+            f"every microbatch needs a sample, and {samples} samples do not make {num_microbatches} microbatches; "
+            f"use {num_microbatches} samples or more, or at most {samples} microbatches a step"
+        )
+    each, more = divmod(samples, num_microbatches)
+    edges = [index * each + min(index, more) for index in range(num_microbatches + 1)]
+    return [{name: tensor[first:end] for name, tensor in batch.items()} for first, end in pairwise(edges)]
+
+
+def _num_samples(batch: Mapping[str, Tensor]) -> int:
+    sizes = {name: len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else 0 for name, tensor in batch.items()}
     samples = next(iter(sizes.values()), 0)
     if samples == 0 or any(size != samples for size in sizes.values()):
         raise ConfigError(f"a batch is a mapping of tensors with one number of samples, at least 1 (given {sizes})")
-    if samples % num_microbatches:
-        lower = samples // num_microbatches * num_microbatches
-        nearest = [str(n) for n in (lower, lower + num_microbatches) if n > 0]
-        raise ConfigError(
-            f"a batch must divide into {num_microbatches} equal microbatches "
-            f"({samples} samples do not); use {' or '.join(nearest)} samples"
-        )
-    each = samples // num_microbatches
-    return [{name: tensor[first : first + each] for name, tensor in batch.items()} for first in range(0, samples, each)]
+    return samples
+
+
+def _shapes(microbatch: Mapping[str, Tensor]) -> dict[str, object]:
+    return {
+        name: list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+        for name, tensor in microbatch.items()
+    }

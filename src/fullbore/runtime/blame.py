@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
+from collections.abc import Sequence
 
-__all__ = ["blame", "first_line"]
+__all__ = ["MORE_MEMORY", "blame", "first_line", "is_out_of_memory", "whose"]
+
+MORE_MEMORY = "use more stages, smaller microbatches or recomputation, or run fewer ranks on the machine"
+
+_OUR_FILES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
 def blame(error: BaseException) -> str:
-    """``TypeError: text (model.py:12 in forward)``: the innermost line that raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}: {first_line(error)}{where}"
+    """``TypeError: text (model.py:12 in forward)``: the innermost line of the model's author, where there is one."""
+    frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
+    where = f" ({whose(frames[::-1])})" if frames else ""
+    text = first_line(error)
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if is_out_of_memory(error):
+        return f"out of memory: {said}{where}; {MORE_MEMORY}"
+    return f"{said}{where}"
+
+
+def whose(frames: Sequence[tuple[str, int, str]]) -> str:
+    """``model.py:12 in forward`` of a stack of (file, line, function), innermost first.
+
+    A layer that asks torch for what cannot be fails inside torch; the line to mend is the layer's. Without a line of
+    the user's it is fullbore's.
+    """
+    theirs = (frame for frame in frames if not _is_library(frame[0]))
+    ours = (frame for frame in frames if frame[0].startswith(_OUR_FILES))
+    name, line, function = next(theirs, None) or next(ours, frames[0])
+    return f"{name}:{line} in {function}"
 
 
 def first_line(error: BaseException) -> str:
@@ -20,3 +45,21 @@ def first_line(error: BaseException) -> str:
         return str(error).strip().split("\n", 1)[0]
     except Exception:
         return "its own message cannot be printed"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's, torch's (a RuntimeError on the CPU, which says so only in words) or the system's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in first_line(error).lower() for words in _NO_MEMORY)
+
+
+def _is_library(filename: str) -> bool:
+    """Ours, torch's or Python's own, rather than the user's or that of a library of models."""
+    if filename.startswith((_OUR_FILES, "<")):
+        return True
+    if "site-packages" in filename or "dist-packages" in filename:
+        return f"{os.sep}torch{os.sep}" in filename
+    return filename.startswith(_STANDARD_LIBRARY)

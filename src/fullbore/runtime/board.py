@@ -1,55 +1,140 @@
 """ProgressBoard: what every rank is doing right now, in memory that outlives the rank.
 
-A killed or stuck process cannot say where it was. So each rank writes its current action into its slot of a
-small shared file, and whoever is left reads it. One write costs about a microsecond.
+A killed or stuck process cannot say where it was. So each rank writes what it does into its slot of a small shared
+file (an action of a step, or a phase such as "reading the data"), and whoever is left reads it. One write costs
+about a microsecond.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BoardEntry", "ProgressBoard"]
+__all__ = ["START_UP", "BoardEntry", "ProgressBoard", "evaluation_name", "step_name"]
 
-_SLOT = struct.Struct("<qq?96s")
+START_UP = 5
+"""Reading the data, measuring and building may take this many times ``train.timeout_s``: 5 minutes by default."""
+
+_SLOT = struct.Struct("<qqd?63s48s")
 
 
 @dataclass(frozen=True, slots=True)
 class BoardEntry:
-    """One rank's last word. ``since_ns`` is on the machine's monotonic clock."""
+    """One rank's last word. ``since_ns`` is on the machine's monotonic clock, 0 where the rank never wrote."""
 
-    step: int
+    sequence: int
+    """How many words this rank has written, this one among them; in start-up the same for all that got as far."""
+
     since_ns: int
+    patience_s: float | None
+    """How long this may take before the rank counts as stuck; None: as long as it likes."""
+
     waiting: bool
     """In a wait for another rank, rather than working."""
 
     doing: str
+    """An action (``1F2``), a noun with its article (``the optimizer``) or a gerund (``reading the data``)."""
+
+    period: str
+    """``step 3``; empty outside steps and evaluations."""
 
     def describe(self) -> str:
         """``1F2 of step 3``; also for a rank that never started."""
-        return f"{self.doing} of step {self.step}" if self.doing else "start-up"
+        if not self.doing:
+            return "starting"
+        return f"{self.doing} of {self.period}" if self.period else self.doing
+
+    def where(self) -> str:
+        """With its preposition: ``in 1F2 of step 3``, ``while reading the data``."""
+        return f"while {self.describe()}" if self._is_gerund else f"in {self.describe()}"
+
+    def has_been(self) -> str:
+        """What follows "has been": ``in 1F2 of step 3``, ``reading the data``."""
+        return self.describe() if self._is_gerund else self.where()
+
+    @property
+    def _is_gerund(self) -> bool:
+        return self.describe().split(" ", 1)[0].endswith("ing")
 
 
 class ProgressBoard:
-    """A file of fixed slots, one a rank. Several processes map it; each writes only its own slot."""
+    """A file of fixed slots, one a rank. Several processes map it; each writes only its own slot.
 
-    def __init__(self, path: Path, *, num_ranks: int) -> None:
+    ``timeout_s``: what one action or phase of a step may take; None: nobody watches.
+    """
+
+    def __init__(self, path: Path, *, num_ranks: int, timeout_s: float | None = None) -> None:
         size = _SLOT.size * num_ranks
-        if not path.exists() or path.stat().st_size < size:
-            path.write_bytes(bytes(size))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), size)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._timeout_s = timeout_s
+        self._sequence = 0
 
-    def write(self, rank: int, *, step: int, doing: str, waiting: bool) -> None:
-        text = doing.encode()[:96]
-        _SLOT.pack_into(self._memory, rank * _SLOT.size, step, time.monotonic_ns(), waiting, text)
+    def write(self, rank: int, *, period: str, doing: str, waiting: bool) -> None:
+        """An action of a step or an evaluation (``period``), or a phase of it."""
+        self._put(rank, self._timeout_s, waiting, doing, period)
+
+    def start_up(self, rank: int, doing: str, *, waiting: bool = False) -> None:
+        """A phase before the first step."""
+        self._put(rank, None if self._timeout_s is None else START_UP * self._timeout_s, waiting, doing, "")
+
+    def unhurried(self, rank: int, doing: str) -> None:
+        """A phase that may take as long as it likes, while no other rank waits."""
+        self._put(rank, None, False, doing, "")
+
+    @contextmanager
+    def waiting(self, rank: int) -> Iterator[None]:
+        """Inside, the rank waits for others in what it is doing. One that waits in vain stays a waiting one."""
+        before = self.read(rank)
+        self._put(rank, before.patience_s, True, before.doing, before.period)
+        yield
+        self._put(rank, before.patience_s, before.waiting, before.doing, before.period)
 
     def read(self, rank: int) -> BoardEntry:
-        step, since_ns, waiting, text = _SLOT.unpack_from(self._memory, rank * _SLOT.size)
-        return BoardEntry(step, since_ns, waiting, text.rstrip(b"\0").decode(errors="replace"))
+        at = rank * _SLOT.size
+        raw = bytes(self._memory[at : at + _SLOT.size])
+        while (again := bytes(self._memory[at : at + _SLOT.size])) != raw:  # it was being written
+            raw = again
+        sequence, since_ns, patience_s, waiting, doing, period = _SLOT.unpack(raw)
+        return BoardEntry(sequence, since_ns, patience_s or None, waiting, _text(doing), _text(period))
 
     def close(self) -> None:
         self._memory.close()
+
+    def _put(self, rank: int, patience_s: float | None, waiting: bool, doing: str, period: str) -> None:
+        self._sequence += 1
+        told = (doing.encode()[:63], period.encode()[:48])
+        _SLOT.pack_into(
+            self._memory,
+            rank * _SLOT.size,
+            self._sequence,
+            time.monotonic_ns(),
+            patience_s or 0.0,
+            waiting,
+            *told,
+        )
+
+
+def step_name(step: int) -> str:
+    """``step 3``, counted from 1."""
+    return f"step {step}"
+
+
+def evaluation_name(step: int) -> str:
+    """The evaluation that comes before step ``step``."""
+    return f"the evaluation after step {step - 1}" if step > 1 else "the evaluation before step 1"
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")

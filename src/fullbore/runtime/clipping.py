@@ -38,6 +38,6 @@ def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) 
 
 def clip(gradients: Iterable[Tensor], *, norm: float, max_norm: float) -> None:
     """Scale in place by ``max_norm / (norm + 1e-6)`` where that is below 1, as `torch.nn.utils.clip_grad_norm_`."""
-    factor = max_norm / (norm + 1e-6)
-    if factor < 1.0:
-        torch._foreach_mul_(list(gradients), factor)
+    factor, scaled = max_norm / (norm + 1e-6), list(gradients)
+    if factor < 1.0 and scaled:  # a rank without trainable weights has none
+        torch._foreach_mul_(scaled, factor)

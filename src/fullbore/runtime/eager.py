@@ -8,6 +8,7 @@ Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,10 @@ from torch.utils._pytree import tree_leaves
 from fullbore.errors import ModelError
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
+from fullbore.models.auxiliary import collecting, num_samples
 from fullbore.models.enter import enter
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel
+from fullbore.models.randomness import RandomKeys
 
 __all__ = ["EagerEngine", "Edge", "EvaluationEngine"]
 
@@ -36,6 +39,9 @@ class _Stash:
     """Where backward starts: an edge for each output whose gradient comes back (None where nothing in this stage
     needs it), or the loss on the last stage."""
 
+    auxiliary: tuple[Tensor, ...]
+    """Where it starts as well: what layers of this stage add to the objective."""
+
     leaves: tuple[Tensor, ...] | None
     """The inputs whose gradients go upstream; None on the first stage."""
 
@@ -50,23 +56,51 @@ class EagerEngine:
     kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
     def __init__(
-        self, module: nn.Module, *, entrance: Edge | None, exit: Edge | None, objective: Objective | None
+        self,
+        module: nn.Module,
+        *,
+        entrance: Edge | None,
+        exit: Edge | None,
+        objective: Objective | None,
+        keys: RandomKeys | None = None,
     ) -> None:
+        """``keys``: what the stage's layers draw random numbers by, where they have been told to."""
         assert (exit is None) == (objective is not None), "the last stage has the objective, and nothing leaves it"
         self._module = module
         self._entrance = entrance
         self._exit = exit
         self._objective = objective
+        self._keys = keys
         self._stash: dict[MicrobatchIndex, _Stash] = {}
         self._global_count = 0
+        self._num_samples = 0
+        self._loss_scale = 1.0
+        self._step = 1
+        self.first_microbatch = 0
+        """The number within the step of what the executor calls microbatch 0: a step may take several rounds."""
         self.loss_sum: Tensor | None = None
         """What the last stage's losses add up to so far, on the stage's device: reading it is for after the step."""
+        self.auxiliary_loss: Tensor | None = None
+        """What this stage's layers have added to the loss, each with its microbatch's share; as `loss_sum`."""
 
-    def begin(self, global_count: int) -> None:
-        """Start a step whose loss is a mean over ``global_count`` items of the whole global batch."""
+    def begin(
+        self, global_count: int, *, num_samples: int | None = None, step: int = 1, loss_scale: float = 1.0
+    ) -> None:
+        """Start a step whose loss is a mean over ``global_count`` items of the whole global batch.
+
+        Args:
+            num_samples: rows of the global batch, for auxiliary losses; as many as items where absent.
+            step: its number, for random keys.
+            loss_scale: what the loss is multiplied by before backward; `loss_sum` is not.
+        """
         assert not self._stash, "a microbatch of the last step has had no backward"
         self._global_count = global_count
+        self._num_samples = num_samples if num_samples is not None else global_count
+        self._step = step
+        self._loss_scale = loss_scale
+        self.first_microbatch = 0
         self.loss_sum = None
+        self.auxiliary_loss = None
 
     @property
     def num_live(self) -> int:
@@ -75,24 +109,32 @@ class EagerEngine:
     def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         given = carried
         leaves: tuple[Tensor, ...] | None = None
-        with torch.enable_grad():
+        with torch.enable_grad(), self._moment(index):
             if carried is not None:
                 assert self._entrance is not None
                 wanted = [spec.gradient for spec in self._entrance(microbatch).tensors]
                 all_leaves = [t.detach().requires_grad_(w) for t, w in zip(carried, wanted, strict=True)]
                 leaves = tuple(leaf for leaf in all_leaves if leaf.requires_grad)
                 given = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in all_leaves)
-            output = self._module(given, microbatch)
+            with collecting() as added:
+                output = self._module(given, microbatch)
+            auxiliary = self._weighed(added, microbatch)
             if self._objective is None:
-                return self._hand_on(index, microbatch, output, leaves)
+                return self._hand_on(index, microbatch, output, leaves, auxiliary)
             loss_sum = _checked(self._objective.loss_sum(output, microbatch), output)
-            loss = loss_sum / self._global_count if self._global_count else loss_sum * 0.0
-        self._stash[index] = _Stash((loss if loss.requires_grad else None,), leaves)
+            count = self._global_count / self._loss_scale
+            loss = loss_sum / count if count else loss_sum * 0.0
+        self._stash[index] = _Stash((loss if loss.requires_grad else None,), auxiliary, leaves)
         self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
     def _hand_on(
-        self, index: MicrobatchIndex, microbatch: Microbatch, output: Parcel, leaves: tuple[Tensor, ...] | None
+        self,
+        index: MicrobatchIndex,
+        microbatch: Microbatch,
+        output: Parcel,
+        leaves: tuple[Tensor, ...] | None,
+        auxiliary: tuple[Tensor, ...],
     ) -> Parcel:
         assert self._exit is not None
         specs = self._exit(microbatch).tensors
@@ -101,16 +143,30 @@ class EagerEngine:
             for tensor, spec in zip(output, specs, strict=False)  # the executor says what does not fit
             if spec.gradient
         )
-        self._stash[index] = _Stash(roots, leaves)
+        self._stash[index] = _Stash(roots, auxiliary, leaves)
         return tuple(tensor.detach().contiguous() for tensor in output)
+
+    def _weighed(self, added: Sequence[Tensor], microbatch: Microbatch) -> tuple[Tensor, ...]:
+        """Auxiliary losses with the microbatch's share of the samples: notes them, and gives where backward starts."""
+        share = num_samples(microbatch) / self._num_samples if added else 0.0
+        for value in added:
+            self.auxiliary_loss = _added(self.auxiliary_loss, value.detach().double() * share)
+        return tuple(_wide(value) * (share * self._loss_scale) for value in added if value.requires_grad)
+
+    def _moment(self, index: MicrobatchIndex) -> AbstractContextManager[None]:
+        if self._keys is None:
+            return nullcontext()
+        return self._keys.during(step=self._step, microbatch=self.first_microbatch + index)
 
     def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         stash = self._stash.pop(index)
         given: Sequence[Tensor | None] = (None,) if gradients is None else gradients
         pairs = [(root, gradient) for root, gradient in zip(stash.roots, given, strict=True) if root is not None]
+        pairs += [(loss, None) for loss in stash.auxiliary]
         if pairs:
             roots = [root for root, _ in pairs]
-            torch.autograd.backward(roots, [gradient for _, gradient in pairs])  # type: ignore[arg-type]
+            with self._moment(index):
+                torch.autograd.backward(roots, [gradient for _, gradient in pairs])  # type: ignore[arg-type]
         if stash.leaves is None:
             return None
         return tuple(_taken(leaf) for leaf in stash.leaves)
@@ -171,7 +227,12 @@ def _checked(loss_sum: Tensor, output: Any) -> Tensor:
         leaf.requires_grad for leaf in tree_leaves(output) if isinstance(leaf, Tensor)
     ):
         raise ModelError("Objective.loss_sum gives a number without a gradient; do not detach it or take .item()")
-    return loss_sum.reshape(())
+    return _wide(loss_sum).reshape(())
+
+
+def _wide(loss: Tensor) -> Tensor:
+    """In float32 at least: a sum in float16 ends at 65504."""
+    return loss if loss.dtype in (torch.float32, torch.float64) else loss.float()
 
 
 def _added(total: Tensor | None, loss_sum: Tensor) -> Tensor:

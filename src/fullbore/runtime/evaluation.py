@@ -11,7 +11,7 @@ from fullbore.ir.forward_only import forward_only
 from fullbore.ir.lower import lower
 from fullbore.ir.placement import Placement
 from fullbore.models.layered import Microbatch
-from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.board import ProgressBoard, evaluation_name
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EvaluationEngine
 from fullbore.runtime.executor import BoundaryOf, Executor
@@ -45,8 +45,13 @@ class Evaluation:
         self._device = device
         self._board = board
         self._timeout_s = timeout_s
-        self._recorder = StepRecorder(device, SpanList(), rank=rank)
+        self._recorder = StepRecorder(device, SpanList(), rank=rank, board=board, name=evaluation_name)
         self._executors: dict[int, Executor] = {}
+
+    def prepare(self, *, step: int) -> None:
+        """An evaluation before step ``step`` begins: its batch is looked at."""
+        self._recorder.step = step
+        self._recorder.tell("preparing the batch")
 
     def run(self, microbatches: Sequence[Microbatch], *, step: int) -> Tensor | None:
         """The sum of the losses on the rank of the last stage, None elsewhere. ``step`` is for messages.

@@ -1,10 +1,12 @@
 """Executor: walks one rank's program. It runs any valid schedule and knows the name of none.
 
-Three rules keep it fast and free of deadlock:
+Four rules keep it fast and free of deadlock:
 
 - receives are posted ahead in the sender's order, to the depth that lowering computed for the lane, so a
   message never waits for its buffer and buffers stay bounded;
 - a send is started and never waited for before the end of the step;
+- between an arrival and its action, and between an action and its send, nothing is done that can be done later:
+  others wait for it. Once the message is under way, the executor settles the rest;
 - everything is let go of at its last use.
 
 A failure is reported with what the rank was doing: which action, of which step, waiting for which message.
@@ -14,21 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
 
 import torch
 
 from fullbore.errors import FullboreError, NeighborLost, RankFailed, ScheduleError, TransferStalled
 from fullbore.ids import Rank, StageIndex
-from fullbore.ir.action import Compute, Kind, Message, Payload, Recv, Send
-from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.action import Compute, Kind, Message, Payload
 from fullbore.ir.program import Lane, Program
 from fullbore.ir.program_spec import check_program
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.blame import blame, first_line
 from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.device import Mark
 from fullbore.runtime.engine import StageEngine
+from fullbore.runtime.prepared import Await, Hand, Run, prepare
+from fullbore.runtime.receive_buffers import ReceiveBuffers
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout, Transport
 
@@ -36,8 +38,6 @@ __all__ = ["BoundaryOf", "Executor"]
 
 BoundaryOf = Callable[[Message, Microbatch], Boundary]
 """What crosses at the boundary a message is about, for this microbatch; the same on both ends."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -47,10 +47,15 @@ class _Inbound:
     lane: Lane
     num_posted: int = 0
     num_consumed: int = 0
-    posted: dict[Message, tuple[tuple[Arrival, ...], Parcel]] = field(default_factory=dict)
+    posted: dict[int, tuple[tuple[Arrival, ...], Parcel]] = field(default_factory=dict)
+    """By the message's place in the lane."""
+
+    @property
+    def wants(self) -> bool:
+        return self.num_posted < min(len(self.lane.messages), self.num_consumed + self.lane.depth)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Walk:
     """The state of one walk through the program."""
 
@@ -58,8 +63,23 @@ class _Walk:
     inbound: Mapping[int, _Inbound]
     """By lane number."""
 
-    held: dict[Message, Parcel]
-    """Arrived or produced, and not yet used."""
+    held: list[Parcel | None]
+    """By slot: arrived or produced, and not yet used."""
+
+    period: str
+    buffers: ReceiveBuffers
+    doing: str = "the start"
+    """The last action."""
+
+    forms: dict[tuple[int, int], dict[Payload, tuple[TensorSpec, ...]]] = field(default_factory=dict)
+    """By boundary and microbatch: what crosses in either direction."""
+
+    num_handed: int = 0
+    ran: tuple[Compute, Mark, Mark] | None = None
+    """An action that is not yet recorded."""
+
+    taken: list[_Inbound] = field(default_factory=list)
+    """Ends that may post another receive."""
 
 
 class Executor:
@@ -79,25 +99,24 @@ class Executor:
         timeout_s: float,
     ) -> None:
         check_program(program)
+        for action in program.instructions[rank]:
+            if isinstance(action, Compute) and action.kind not in engines[action.stage].kinds:
+                raise ScheduleError(
+                    f"the engine of stage {action.stage} runs {_list(engines[action.stage].kinds)}; "
+                    f"the schedule asks rank {rank} for {action}; choose a schedule without {action.kind}"
+                )
         self._program = program
-        self._instructions = program.instructions[rank]
+        self._prepared = prepare(program, rank=rank, engines=engines)
         self._rank = Rank(rank)
-        self._engines = engines
+        self._engines = tuple(engines.values())
         self._transport = transport
         self._boundary_of = boundary_of
         self._device = device
         self.recorder = recorder
         self._board = board
         self._timeout_s = timeout_s
-        self._causes = _next_computes(program, rank)
         self.peak_activations = 0
         """Most stage-microbatches whose activations this rank has held at once, over all runs."""
-        for instruction in self._instructions:
-            if isinstance(instruction, Compute) and instruction.kind not in engines[instruction.stage].kinds:
-                raise ScheduleError(
-                    f"the engine of stage {instruction.stage} runs {_list(engines[instruction.stage].kinds)}; "
-                    f"the schedule asks rank {rank} for {instruction}; choose a schedule without {instruction.kind}"
-                )
 
     def run(self, microbatches: Sequence[Microbatch], *, first_microbatch: int = 0) -> None:
         """Run the program once over exactly its number of microbatches.
@@ -111,156 +130,168 @@ class Executor:
             TransferStalled: a message did not arrive within the timeout.
         """
         assert len(microbatches) == self._program.num_microbatches, "one tensor tree for each microbatch"
-        walk = self._begin(microbatches)
         self.recorder.first_microbatch = first_microbatch
-        for instruction, cause in zip(self._instructions, self._causes, strict=True):
+        walk = self._begin(microbatches)
+        for instruction in self._prepared.instructions:
             match instruction:
-                case Recv():
-                    self._receive(instruction, cause, walk)
-                case Compute():
-                    self._compute(instruction, walk)
-                case Send():
-                    self._send(instruction, walk)
-        self._guard(lambda: self._transport.drain(self._timeout_s), "the end of the step", "its sends to be received")
-        assert not walk.held, f"messages without a reader: {list(walk.held)}"
+                case Await():
+                    self._await(instruction, walk)
+                case Run():
+                    self._run(instruction, walk)
+                case Hand():
+                    self._hand(instruction, walk)
+                    self._settle(walk)
+        self._settle(walk)
+        self._tell("the end", walk, waiting=True)
+        try:
+            self._transport.drain(self._timeout_s)
+        except (TransferTimeout, PeerLost) as error:
+            raise self._explained(error, "the end", "its sends to be received") from error
+        assert not any(walk.held), "messages without a reader"
 
     def _begin(self, microbatches: Sequence[Microbatch]) -> _Walk:
         inbound = {n: _Inbound(lane) for n, lane in enumerate(self._program.lanes) if lane.receiver == self._rank}
-        walk = _Walk(microbatches, inbound, {})
-        for end in inbound.values():
-            self._top_up(end, walk)
+        held: list[Parcel | None] = [None] * self._prepared.num_slots
+        walk = _Walk(microbatches, inbound, held, self.recorder.period, ReceiveBuffers(self._device))
+        walk.taken.extend(inbound.values())
+        self._settle(walk)
         return walk
 
-    def _receive(self, instruction: Recv, cause: Compute, walk: _Walk) -> None:
-        inbound, message = walk.inbound[instruction.lane], instruction.message
-        self._tell(str(cause), waiting=True)
-        arrivals, buffers = inbound.posted.pop(message)
-        start = self.recorder.mark()
-        for arrival in arrivals:
-            wait = partial(arrival.wait, self._timeout_s)
-            self._guard(wait, str(cause), f"the {message} from rank {inbound.lane.sender}")
-        self.recorder.waited(cause, start, self.recorder.mark())
-        walk.held[message] = buffers
-        inbound.num_consumed += 1
-        self._top_up(inbound, walk)
-
-    def _compute(self, action: Compute, walk: _Walk) -> None:
-        self._guard(self._transport.release, str(action), "its sends to be received")
-        self._tell(str(action), waiting=False)
-        self.recorder.begin_action(action)
-        start = self.recorder.mark()
+    def _await(self, instruction: Await, walk: _Walk) -> None:
+        if walk.ran is not None or walk.taken:
+            self._settle(walk)
+        self._tell(instruction.doing, walk, waiting=True)
+        inbound = walk.inbound[instruction.lane]
+        arrivals, walk.held[instruction.slot] = inbound.posted.pop(instruction.place)
+        mark = self.recorder.mark
+        start = mark()
         try:
-            made = self._call_engine(action, walk)
+            for arrival in arrivals:
+                arrival.wait(self._timeout_s)
+        except (TransferTimeout, PeerLost) as error:
+            wanted = f"the {instruction.message} from rank {inbound.lane.sender}"
+            raise self._explained(error, instruction.doing, wanted) from error
+        self.recorder.waited(instruction.cause, start, mark())
+        inbound.num_consumed += 1
+        walk.taken.append(inbound)
+
+    def _run(self, instruction: Run, walk: _Walk) -> None:
+        if walk.ran is not None:
+            self._settle(walk)
+        action, engine, needs = instruction.action, instruction.engine, instruction.needs
+        walk.doing = instruction.doing
+        self._tell(instruction.doing, walk, waiting=False)
+        self.recorder.begin_action(action)
+        given = None
+        if needs is not None:
+            given, walk.held[needs] = walk.held[needs], None
+        mark = self.recorder.mark
+        start = mark()
+        try:
+            if action.kind is Kind.FORWARD:
+                made = engine.forward(action.microbatch, walk.microbatches[action.microbatch], given)
+            else:
+                assert action.kind is Kind.BACKWARD, f"no engine runs {action.kind}; the constructor refuses it"
+                made = engine.backward(action.microbatch, given)
         except FullboreError:
             raise
         except Exception as error:
             raise RankFailed(
-                f"rank {self._rank} failed in {action} ({_describe(action)}) of step {self.recorder.step}: "
-                f"{blame(error)}",
+                f"rank {self._rank} failed in {action} ({_describe(action)}) of {walk.period}: {blame(error)}",
                 rank=self._rank,
                 action=str(action),
             ) from error
-        self.recorder.compute(action, start, self.recorder.mark())
-        live = sum(engine.num_live for engine in self._engines.values())
-        self.peak_activations = max(self.peak_activations, live)
-        message = message_made(action, num_stages=self._program.placement.num_stages)
-        if message is not None:
-            assert made is not None, f"{action} must hand on the {message}"
-            walk.held[message] = made
+        walk.ran = (action, start, mark())
+        if instruction.makes is not None:
+            assert made is not None, f"{action} must hand on what it has made"
+            walk.held[instruction.makes] = made
 
-    def _send(self, instruction: Send, walk: _Walk) -> None:
-        lane, message = self._program.lanes[instruction.lane], instruction.message
-        parcel = walk.held.pop(message)
-        self._check(parcel, message, walk)
-        doing = f"sending the {message} to rank {lane.receiver}"
-        for tensor in parcel:
-            self._guard(partial(self._transport.send, lane, tensor), doing, "the lane")
+    def _hand(self, instruction: Hand, walk: _Walk) -> None:
+        parcel, walk.held[instruction.slot] = walk.held[instruction.slot], None
+        assert parcel is not None, f"the {instruction.message} is sent once, and after it is made"
+        self._check(parcel, instruction.message, walk)
+        try:
+            for tensor in parcel:
+                self._transport.send(instruction.lane, tensor)
+        except (TransferTimeout, PeerLost) as error:
+            doing = f"sending the {instruction.message} to rank {instruction.lane.receiver}"
+            raise self._explained(error, doing, "the lane") from error
+        walk.num_handed += 1
+
+    def _settle(self, walk: _Walk) -> None:
+        """What nobody waits for: the record of the last action, new receives, the form of the next send."""
+        if walk.ran is not None:
+            self.recorder.compute(*walk.ran)
+            walk.ran = None
+            live = sum([engine.num_live for engine in self._engines])
+            self.peak_activations = max(self.peak_activations, live)
+        for inbound in walk.taken:
+            self._top_up(inbound, walk)
+        walk.taken.clear()
+        if walk.num_handed < len(self._prepared.hands):
+            self._specs(self._prepared.hands[walk.num_handed].message, walk)
+        try:
+            self._transport.release()
+        except (TransferTimeout, PeerLost) as error:
+            raise self._explained(error, walk.doing, "its sends to be received") from error
 
     def _check(self, parcel: Parcel, message: Message, walk: _Walk) -> None:
         """What is sent is what the other end has a buffer for: a shorter message would fill a part of it, silently."""
         specs = self._specs(message, walk)
-        made = [(tuple(tensor.shape), tensor.dtype) for tensor in parcel]
-        if made != [(spec.shape, spec.dtype) for spec in specs]:
-            raise RankFailed(
-                f"rank {self._rank} made {_describe_tensors(made)} as the {message}, and the other end expects "
-                f"{_describe_tensors([(spec.shape, spec.dtype) for spec in specs])}; a layer's output must follow from "
-                "its input's shape (under autocast use a bfloat16 model instead)",
-                rank=self._rank,
-                action=f"sending the {message}",
-            )
+        made = [(tensor.shape, tensor.dtype) for tensor in parcel]
+        if made == [(spec.shape, spec.dtype) for spec in specs]:
+            return
+        raise RankFailed(
+            f"rank {self._rank} made {_describe_tensors(made)} as the {message}, and the other end expects "
+            f"{_describe_tensors([(spec.shape, spec.dtype) for spec in specs])}; a layer's output must follow from "
+            "its input's shape (under autocast use a bfloat16 model instead)",
+            rank=self._rank,
+            action=f"sending the {message}",
+        )
 
     def _specs(self, message: Message, walk: _Walk) -> tuple[TensorSpec, ...]:
-        boundary = self._boundary_of(message, walk.microbatches[message.microbatch])
-        return boundary.tensors if message.payload is Payload.ACTIVATION else boundary.gradients
-
-    def _call_engine(self, action: Compute, walk: _Walk) -> Parcel | None:
-        engine, index = self._engines[action.stage], action.microbatch
-        needed = message_needed(action, num_stages=self._program.placement.num_stages)
-        given = None if needed is None else walk.held.pop(needed)
-        match action.kind:
-            case Kind.FORWARD:
-                return engine.forward(index, walk.microbatches[index], given)
-            case Kind.BACKWARD:
-                return engine.backward(index, given)
-            case Kind.BACKWARD_INPUT | Kind.BACKWARD_WEIGHT | Kind.RECOMPUTE:
-                raise AssertionError(f"no engine runs {action.kind}; the constructor refuses such schedules")
+        payload, microbatch = message.payload, message.microbatch
+        key = (message.stage if payload is Payload.ACTIVATION else message.stage - 1, microbatch)
+        form = walk.forms.get(key)
+        if form is None:
+            boundary = self._boundary_of(message, walk.microbatches[microbatch])
+            form = {Payload.ACTIVATION: boundary.tensors, Payload.GRADIENT: boundary.gradients}
+            walk.forms[key] = form
+        return form[payload]
 
     def _top_up(self, inbound: _Inbound, walk: _Walk) -> None:
         """Post receives in the sender's order, as far ahead as the lane's depth allows."""
         lane = inbound.lane
-        while inbound.num_posted < min(len(lane.messages), inbound.num_consumed + lane.depth):
+        while inbound.wants:
             message = lane.messages[inbound.num_posted]
-            buffers = tuple(
-                torch.empty(spec.shape, dtype=spec.dtype, device=self._device) for spec in self._specs(message, walk)
-            )
-            arrivals = tuple(
-                self._guard(
-                    partial(self._transport.receive, lane, buffer),
-                    "posting a receive",
-                    f"the {message} from rank {lane.sender}",
-                )
-                for buffer in buffers
-            )
-            inbound.posted[message] = (arrivals, buffers)
+            buffers = tuple([walk.buffers.take(spec) for spec in self._specs(message, walk)])
+            try:
+                arrivals = tuple([self._transport.receive(lane, buffer) for buffer in buffers])
+            except (TransferTimeout, PeerLost) as error:
+                wanted = f"the {message} from rank {lane.sender}"
+                raise self._explained(error, "posting a receive", wanted) from error
+            inbound.posted[inbound.num_posted] = (arrivals, buffers)
             inbound.num_posted += 1
 
-    def _guard(self, call: Callable[[], _T], doing: str, wanted: str) -> _T:
-        """Turn a transport error into one that says where this rank was and what it wanted."""
-        try:
-            return call()
-        except TransferTimeout as error:
-            raise TransferStalled(
-                f"rank {self._rank} waited {self._timeout_s:g} s in {doing} of step {self.recorder.step} for {wanted}",
+    def _explained(self, error: TransferTimeout | PeerLost, doing: str, wanted: str) -> RankFailed:
+        """A transport's error as one that says where this rank was and what it wanted."""
+        period = self.recorder.period
+        if isinstance(error, TransferTimeout):
+            return TransferStalled(
+                f"rank {self._rank} waited {self._timeout_s:g} s in {doing} of {period} for {wanted}",
                 rank=self._rank,
                 action=doing,
-            ) from error
-        except PeerLost as error:
-            raise NeighborLost(
-                f"rank {self._rank}, in {doing} of step {self.recorder.step}, waited for {wanted} "
-                f"from a rank that is gone ({first_line(error)})",
-                rank=self._rank,
-                action=doing,
-            ) from error
+            )
+        return NeighborLost(
+            f"rank {self._rank}, in {doing} of {period}, waited for {wanted} "
+            f"from a rank that is gone ({first_line(error)})",
+            rank=self._rank,
+            action=doing,
+        )
 
-    def _tell(self, doing: str, *, waiting: bool) -> None:
+    def _tell(self, doing: str, walk: _Walk, *, waiting: bool) -> None:
         if self._board is not None:
-            self._board.write(self._rank, step=self.recorder.step, doing=doing, waiting=waiting)
-
-
-def _next_computes(program: Program, rank: int) -> tuple[Compute, ...]:
-    """For every instruction the compute action it serves: the next one, or for a trailing send the last one."""
-    causes: list[Compute] = []
-    following: Compute | None = None
-    instructions = program.instructions[rank]
-    for instruction in reversed(instructions):
-        if isinstance(instruction, Compute):
-            following = instruction
-        causes.append(following if following is not None else _last_compute(instructions))
-    return tuple(reversed(causes))
-
-
-def _last_compute(instructions: Sequence[object]) -> Compute:
-    return next(i for i in reversed(instructions) if isinstance(i, Compute))
+            self._board.write(self._rank, period=walk.period, doing=doing, waiting=waiting)
 
 
 def _describe(action: Compute) -> str:

@@ -2,6 +2,9 @@
 
 Adding bf16 gradients in bf16 loses 0.8 % of the sum at 64 microbatches and 1.9 % at 256, so a parameter
 narrower than float32 hands each microbatch's gradient to a float32 accumulator and keeps none itself.
+
+Where the loss is scaled (float16), gradients are divided by the scale on their way into the accumulators: what is there
+is always a true gradient, or not finite.
 """
 
 from __future__ import annotations
@@ -20,13 +23,20 @@ WIDE_DTYPES = (torch.float32, torch.float64)
 class GradientStore:
     """The gradients of a stage's weights, under their full names. One copy, whatever the number of microbatches."""
 
-    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, weights: Mapping[str, nn.Parameter], *, scaled: bool = False) -> None:
+        """``scaled``: the loss is multiplied by `loss_scale`, so that all gradients, wide ones too, go through here."""
         self._weights = dict(weights)
         self._wide: dict[str, Tensor] = {}
-        self._hooks = [
-            weight.register_post_accumulate_grad_hook(_Widen(self._wide, name))  # type: ignore[no-untyped-call]
+        self.loss_scale = 1.0
+        """What the losses of the backwards to come are multiplied by."""
+        self._accumulated = {
+            name
             for name, weight in self._weights.items()
-            if weight.requires_grad and weight.dtype not in WIDE_DTYPES
+            if weight.requires_grad and (scaled or weight.dtype not in WIDE_DTYPES)
+        }
+        self._hooks = [
+            self._weights[name].register_post_accumulate_grad_hook(_Widen(self, name))  # type: ignore[no-untyped-call]
+            for name in self._accumulated
         ]
 
     def gradients(self) -> dict[str, Tensor]:
@@ -52,11 +62,22 @@ class GradientStore:
     def of(self, name: str) -> Tensor:
         """The accumulator of one trainable weight, zero where no microbatch has reached it."""
         weight = self._weights[name]
-        if weight.dtype in WIDE_DTYPES:
+        if name not in self._accumulated:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             return weight.grad
-        return self._wide.setdefault(name, torch.zeros_like(weight, dtype=torch.float32))
+        if name not in self._wide:
+            self._wide[name] = torch.zeros_like(weight, dtype=_accumulator_dtype(weight), requires_grad=False)
+        return self._wide[name]
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """One microbatch's gradient of a weight that accumulates here."""
+        held = self._wide.get(name)
+        if held is not None:
+            held.add_(gradient, alpha=1 / self.loss_scale)
+            return
+        wide = gradient.to(_accumulator_dtype(gradient))
+        self._wide[name] = wide if self.loss_scale == 1.0 else wide.mul_(1 / self.loss_scale)
 
     def clear(self) -> None:
         """Forget every gradient."""
@@ -72,17 +93,17 @@ class GradientStore:
 
 
 class _Widen:
-    """The hook of one narrow parameter: called after autograd has written ``.grad``."""
+    """The hook of one parameter: called after autograd has written ``.grad``."""
 
-    def __init__(self, wide: dict[str, Tensor], name: str) -> None:
-        self._wide = wide
+    def __init__(self, store: GradientStore, name: str) -> None:
+        self._store = store
         self._name = name
 
     def __call__(self, weight: Tensor) -> None:
         assert weight.grad is not None
-        held = self._wide.get(self._name)
-        if held is None:
-            self._wide[self._name] = weight.grad.to(torch.float32)
-        else:
-            held.add_(weight.grad)
-        weight.grad = None
+        gradient, weight.grad = weight.grad, None
+        self._store.add(self._name, gradient)
+
+
+def _accumulator_dtype(tensor: Tensor) -> torch.dtype:
+    return tensor.dtype if tensor.dtype in WIDE_DTYPES else torch.float32

@@ -1,9 +1,10 @@
 """Launching ranks on this machine, and ending them all when one fails.
 
 Workers are forked from a server process that has imported torch once, so four ranks start in the time of one.
-The parent imports no torch: it hands out the address of rank 0's store, watches every worker, and when one
-fails it works out *which* failed first, ends the others and raises one error that names rank, action and cause.
-Nothing outlives the parent: every worker watches it and leaves when it is gone.
+The parent imports no torch: it hands out the address of rank 0's store, and watches every worker and what it says on
+the board. When one fails or stands still, the parent works out which was first (`fullbore.runtime.verdict`), ends the
+others and raises one error that names rank, action and cause. Nothing outlives the parent: every worker watches it
+and leaves when it is gone. Each leads a process group of its own, so that what user code has started goes with it.
 
 Under torchrun or another launcher none of this runs; `fullbore.runtime.mesh` joins the group that is there.
 """
@@ -23,18 +24,29 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NoReturn
 
-from fullbore.errors import FullboreError, InputError, NeighborLost, RankFailed, TransferStalled
-from fullbore.runtime.blame import blame
+from fullbore.errors import InputError
 from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.child import Child
+from fullbore.runtime.evidence import keep_stack, oom_kills
+from fullbore.runtime.failure import failure_of, picklable
+from fullbore.runtime.verdict import is_symptom, verdict
 
 __all__ = ["Worker", "launch", "load_target"]
 
 _GRACE_S = 1.5
-"""How long the parent listens for other ranks' words before it decides who failed first."""
+"""How long the parent listens for the cause once a rank has told a symptom."""
+
+_SHORT_GRACE_S = 0.3
+"""And for what came before it, once it has heard a cause."""
+
+_INPUT_GRACE_S = 15.0
+"""And for the others to meet the same bad input, or to get past it."""
+
+_LOOK_S = 0.5
+"""How often the parent looks at the board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +56,16 @@ class Worker:
     rank: int
     num_ranks: int
     board: Path
-    pipe: Connection
+    pipe: Connection | None
+    """To the parent that launched it; None where another launcher did."""
 
     def exchange_port(self, port: int | None) -> int:
-        """Rank 0 gives the port of its store; every rank gets it."""
+        """Rank 0 gives the port of its store; every rank gets it. Only with a parent."""
+        assert self.pipe is not None, "another launcher says where the store is"
         if self.rank == 0:
             self.pipe.send_bytes(pickle.dumps(("port", port)))
         answer: int = self.pipe.recv()
         return answer
-
-
-@dataclass(slots=True)
-class _Child:
-    process: BaseProcess
-    pipe: Connection
-    state: Literal["running", "done", "failed", "gone"] = "running"
-    result: Any = None
-    error: FullboreError | None = None
-
-    @property
-    def running(self) -> bool:
-        return self.state == "running"
 
 
 def launch(target: str, *arguments: Any, num_ranks: int, preload: Sequence[str]) -> list[Any]:
@@ -78,11 +79,12 @@ def launch(target: str, *arguments: Any, num_ranks: int, preload: Sequence[str])
         RankFailed: the first failure, once; by then every process has ended.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preload))
+    context.set_forkserver_preload([*preload, "fullbore.runtime.server"])
     with tempfile.TemporaryDirectory(prefix="fullbore-") as folder:
         board_path = Path(folder) / "board"
         board = ProgressBoard(board_path, num_ranks=num_ranks)
-        children: list[_Child] = []
+        killed_before = oom_kills()
+        children: list[Child] = []
         try:
             for rank in range(num_ranks):
                 mine, theirs = context.Pipe()
@@ -90,9 +92,13 @@ def launch(target: str, *arguments: Any, num_ranks: int, preload: Sequence[str])
                 process = context.Process(target=_work, args=(worker, target, arguments), name=f"fullbore-rank-{rank}")
                 process.start()
                 theirs.close()
-                children.append(_Child(process, mine))
-            _supervise(children)
-            failure = _first_failure(children, board)
+                children.append(Child(rank, process, mine, _stack_path(board_path, rank), time.monotonic_ns()))
+            _supervise(children, board)
+            unexplained, ran_out = not any(child.explains for child in children), oom_kills() > killed_before
+            outcomes = [
+                child.outcome(board.read(child.rank), ask=unexplained, memory_ran_out=ran_out) for child in children
+            ]
+            failure = verdict(outcomes, now_ns=time.monotonic_ns())
             if failure is not None:
                 raise failure
             return [child.result for child in children]
@@ -110,6 +116,9 @@ def load_target(target: str) -> Callable[..., Any]:
 
 def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     """The body of a worker process."""
+    assert worker.pipe is not None, "its parent listens"
+    os.setpgid(0, 0)
+    keep_stack(_stack_path(worker.board, worker.rank))
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # stdout is the command's answer; what user code prints here goes to stderr
@@ -119,116 +128,81 @@ def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        message: tuple[str, Any] = ("result", load_target(target)(worker, *arguments))
-    except BaseException as error:
-        message = ("error", _picklable(error, rank=worker.rank))
+        result = load_target(target)(worker, *arguments)
+    except BaseException as error:  # its frames hold the communicators: they live until the cause is told
+        doing = ProgressBoard(worker.board, num_ranks=worker.num_ranks).read(worker.rank)
+        _leave(worker.pipe, ("error", picklable(failure_of(error, rank=worker.rank, doing=doing))), code=1)
+    _leave(worker.pipe, ("result", result), code=0)
+
+
+def _leave(pipe: Connection, message: tuple[str, Any], *, code: int) -> NoReturn:
+    """A last word to the parent, and out without destructors: where a neighbor is gone a communicator's can block."""
     # Plain pickle: multiprocessing's own would pass tensors as handles of memory that goes with this process.
-    worker.pipe.send_bytes(pickle.dumps(message))
-    worker.pipe.close()
+    pipe.send_bytes(pickle.dumps(message))
+    pipe.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    # A rank whose neighbour is gone can block in the communicator's destructor: leave without it.
-    os._exit(0 if message[0] == "result" else 1)
+    os._exit(code)
 
 
-def _picklable(error: BaseException, *, rank: int) -> FullboreError:
-    """Errors cross the pipe as they are where they can; anything unplanned becomes a RankFailed with its place."""
-    if not isinstance(error, FullboreError):
-        error = RankFailed(f"rank {rank} failed outside the pipeline: {blame(error)}", rank=rank, action="")
-    error.__cause__ = error.__context__ = None
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RankFailed(f"rank {rank} failed: {error}", rank=rank, action="")
-    return error
-
-
-def _supervise(children: list[_Child]) -> None:
-    """Serve the workers until all have finished, or until shortly after the first failure."""
+def _supervise(children: list[Child], board: ProgressBoard) -> None:
+    """Serve the workers until all have finished, shortly after the first failure, or when one stands still."""
     deadline: float | None = None
     while running := [child for child in children if child.running]:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = _LOOK_S if deadline is None else max(0.0, min(_LOOK_S / 10, deadline - time.monotonic()))
         ready = wait([child.pipe for child in running], timeout=left)
         for child in running:
             if child.pipe in ready:
-                _listen(child, children)
-        now = time.monotonic()
-        if deadline is None and any(child.state in ("failed", "gone") for child in children):
-            deadline = now + _GRACE_S
-        if deadline is not None and now >= deadline:
+                grace_s = _listen(child, children)
+                if grace_s is not None:
+                    deadline = min(deadline or float("inf"), time.monotonic() + grace_s)
+        if deadline is None:
+            if any(child.stands_still(board.read(child.rank)) for child in children):
+                return
+        elif time.monotonic() >= deadline or _all_are_past(children, board):
             return
 
 
-def _listen(child: _Child, children: list[_Child]) -> None:
-    """Take one word of a worker. A closed pipe without a result is a process that died."""
+def _all_are_past(children: list[Child], board: ProgressBoard) -> bool:
+    """Has every rank that is left got past the input that one refused? Then it is not bad for all."""
+    refused = [board.read(child.rank).sequence for child in children if isinstance(child.error, InputError)]
+    left = [board.read(child.rank).sequence for child in children if child.running]
+    return bool(refused) and min(left, default=0) > max(refused)
+
+
+def _listen(child: Child, children: list[Child]) -> float | None:
+    """Take one word of a worker; how long to go on listening if that was its last. A closed pipe without a result is
+    a process that died."""
     try:
         kind, value = pickle.loads(child.pipe.recv_bytes())
     except (EOFError, OSError):
-        child.state = "gone"
-        return
+        kind, value = "gone", None
     if kind == "port":
         for each in children:
             with suppress(OSError):  # one that is gone already is found by its closed pipe
                 each.pipe.send(value)
-    elif kind == "result":
+        return None
+    child.ended_ns = time.monotonic_ns()
+    if kind == "result":
         child.state, child.result = "done", value
-    else:
-        child.state, child.error = "failed", value
-
-
-def _first_failure(children: list[_Child], board: ProgressBoard) -> FullboreError | None:
-    """The cause among the symptoms: bad input, a rank that died, user code, a rank that never answered."""
-    errors = [child.error for child in children if child.error is not None]
-    for error in errors:
-        if isinstance(error, InputError):
-            return error
-    for rank, child in enumerate(children):
-        if child.state == "gone":
-            child.process.join(timeout=1.0)
-            doing = board.read(rank)
-            return RankFailed(
-                f"rank {rank} {_ending(child.process.exitcode)} in {doing.describe()}; the other ranks were ended",
-                rank=rank,
-                action=doing.doing,
-            )
-    for error in errors:
-        if not isinstance(error, NeighborLost | TransferStalled):
-            return error
-    if not errors:
         return None
-    return _stuck(children, board, symptom=errors[0]) or errors[0]
+    if kind == "gone":
+        child.state = "gone"
+        return _SHORT_GRACE_S
+    child.state, child.error = "failed", value
+    if isinstance(value, InputError):
+        return _INPUT_GRACE_S
+    return _GRACE_S if is_symptom(value) else _SHORT_GRACE_S
 
 
-def _stuck(children: list[_Child], board: ProgressBoard, *, symptom: FullboreError) -> RankFailed | None:
-    """Somebody waited in vain: name the rank that is still working, rather than waiting, the longest."""
-    silent = [rank for rank, child in enumerate(children) if child.running and not board.read(rank).waiting]
-    if not silent:
-        return None
-    rank = min(silent, key=lambda rank: board.read(rank).since_ns)
-    doing = board.read(rank)
-    since = (time.monotonic_ns() - doing.since_ns) / 1e9
-    message = f"rank {rank} has been in {doing.describe()} for {since:.1f} s and was ended; {symptom}"
-    return RankFailed(message, rank=rank, action=doing.doing)
-
-
-def _ending(code: int | None) -> str:
-    if code is None:
-        return "closed its pipe"
-    return f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
-
-
-def _end(children: list[_Child]) -> None:
-    """No process survives: ask, then kill. A stopped process can only be killed."""
+def _end(children: list[Child]) -> None:
+    """No process survives: ask all, then kill."""
     for child in children:
         if child.process.is_alive() and child.state != "done":
             child.process.terminate()
     deadline = time.monotonic() + 2.0
     for child in children:
-        child.process.join(timeout=max(0.0, deadline - time.monotonic()))
-        if child.process.is_alive():
-            child.process.kill()
-            child.process.join()
-        child.pipe.close()
+        child.end(patience_s=deadline - time.monotonic())
 
 
 def _end_with_parent() -> None:
@@ -239,13 +213,10 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="fullbore-parent-watch", daemon=True).start()
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
+def _stack_path(board: Path, rank: int) -> Path:
+    return board.with_name(f"stack-{rank}")

@@ -8,17 +8,21 @@ activations.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
 from fullbore.errors import ConfigError, NeighborLost, TransferStalled
 from fullbore.ir.recipe import Layout
+from fullbore.runtime.board import START_UP, ProgressBoard
 from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device
 from fullbore.runtime.torch_errors import attempt
@@ -28,7 +32,6 @@ from fullbore.timeline.clock import ClockOffset
 __all__ = ["Mesh", "local_rank", "world_size"]
 
 _AXES = ("pipeline", "data", "context", "expert", "tensor")
-_START_UP_S = 300.0
 _T = TypeVar("_T")
 
 
@@ -47,6 +50,8 @@ class Mesh:
 
     Joins the group that is there (torchrun, Ray, ...), or makes one from the environment.
 
+    ``board``: told when this rank waits for the others, so that it is not taken for one that is stuck.
+
     Raises:
         ConfigError: the world has another number of ranks than the layout.
     """
@@ -58,6 +63,7 @@ class Mesh:
         device: Device,
         timeout_s: float,
         store: dist.TCPStore | None = None,  # type: ignore[name-defined]
+        board: ProgressBoard | None = None,
     ) -> None:
         wanted = layout.pipeline * layout.data * layout.context * layout.expert * layout.tensor
         present = dist.get_world_size() if dist.is_initialized() else world_size()
@@ -70,6 +76,8 @@ class Mesh:
         self.rank = 0
         self.ranks: tuple[int, ...] = (0,)
         self._owns_group = False
+        self._board = board
+        self._timeout_s = timeout_s
         self._steps: dist.ProcessGroup | None = None
         self.clock = ClockOffset(0, 0, time.perf_counter_ns())
         """This rank's clock against rank 0's, measured now."""
@@ -77,13 +85,7 @@ class Mesh:
             return
         if not dist.is_initialized():
             backend = "gloo" if device.backend == "gloo" else f"cpu:gloo,cuda:{device.backend}"
-            dist.init_process_group(
-                backend,
-                store=store,
-                rank=int(os.environ["RANK"]) if store is not None else -1,
-                world_size=wanted if store is not None else -1,
-                timeout=timedelta(seconds=max(_START_UP_S, timeout_s)),
-            )
+            _make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP * timeout_s)
             self._owns_group = True
         sizes = tuple(getattr(layout, axis) for axis in _AXES)
         mesh = init_device_mesh(device.torch_device.type, sizes, mesh_dim_names=_AXES)
@@ -95,7 +97,7 @@ class Mesh:
 
     def measure_clock(self) -> ClockOffset:
         """Compare with rank 0 once more; every rank calls this together. Between two measurements lies the drift."""
-        return read_clock(self._steps, rank=self.rank, ranks=self.ranks)
+        return self.together(lambda: read_clock(self._steps, rank=self.rank, ranks=self.ranks))
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Elementwise sum over the pipeline's ranks, in float64; the same bits on every rank."""
@@ -121,11 +123,21 @@ class Mesh:
         self.together(lambda: dist.gather_object(value, values, dst=self.ranks[0], group=self._steps))
         return values or []
 
+    def share(self, value: _T, *, owner: int) -> _T:
+        """The value that rank ``owner`` gives, on every rank."""
+        if self._steps is None:
+            return value
+        values: list[Any] = [value]
+        self.together(lambda: dist.broadcast_object_list(values, src=self.ranks[owner], group=self._steps))
+        shared: _T = values[0]
+        return shared
+
     def new_group(self, ranks: Sequence[int], *, timeout_s: float) -> dist.ProcessGroup | None:
         """A group of pipeline ranks. Every rank calls this, in the same order; None for one rank."""
         if len(ranks) < 2:
             return None
-        group: dist.ProcessGroup = dist.new_group([self.ranks[r] for r in ranks], timeout=timedelta(seconds=timeout_s))
+        members, timeout = [self.ranks[r] for r in ranks], timedelta(seconds=timeout_s)
+        group: dist.ProcessGroup = self.together(lambda: dist.new_group(members, timeout=timeout))
         return group
 
     def close(self) -> None:
@@ -133,20 +145,24 @@ class Mesh:
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
 
-    def together(self, collective: Callable[[], object]) -> None:
+    def together(self, collective: Callable[[], _T]) -> _T:
         """Run something that every rank takes part in; a rank that is gone or late becomes a typed error."""
         try:
-            attempt(collective)
+            with nullcontext() if self._board is None else self._board.waiting(self.rank):
+                return attempt(collective)
         except TransferTimeout as error:
             raise TransferStalled(
-                f"rank {self.rank} waited in vain for the other ranks in a reduction ({error})",
+                f"rank {self.rank} waited {self._timeout_s:g} s for the other ranks {self._where()} ({error})",
                 rank=self.rank,
                 action="reduction",
             ) from error
         except PeerLost as error:
             raise NeighborLost(
-                f"rank {self.rank} lost another rank in a reduction ({error})", rank=self.rank, action="reduction"
+                f"rank {self.rank} lost another rank {self._where()} ({error})", rank=self.rank, action="reduction"
             ) from error
+
+    def _where(self) -> str:
+        return "in a reduction" if self._board is None else self._board.read(self.rank).where()
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         if self._steps is None:
@@ -155,3 +171,54 @@ class Mesh:
         self.together(lambda: dist.all_reduce(tensor, op=operation, group=self._steps))
         reduced: list[float] = tensor.tolist()
         return reduced
+
+
+def _make_group(
+    backend: str,
+    *,
+    store: dist.Store | None,  # type: ignore[name-defined]
+    num_ranks: int,
+    timeout_s: float,
+) -> None:
+    """The default group, over ``store`` or over the one that MASTER_ADDR and MASTER_PORT name."""
+    store = _meet(timeout_s) if store is None else store
+    rank, timeout = int(os.environ["RANK"]), timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
+
+
+def _meet(timeout_s: float) -> dist.Store:  # type: ignore[name-defined]
+    """The store of the group that the environment names.
+
+    A client of torch's store waits for ever where something else listens on the port and says nothing. So it meets in
+    a thread, which is left behind then.
+
+    Raises:
+        ConfigError: the port is taken by something else.
+    """
+    found: list[Any] = []
+
+    def meet() -> None:
+        try:
+            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+            store.set_timeout(timedelta(seconds=timeout_s))
+            found.append(store)
+        except Exception as error:
+            found.append(error)
+
+    meeting = threading.Thread(target=meet, name="fullbore-rendezvous", daemon=True)
+    meeting.start()
+    meeting.join(timeout_s + 1.0)
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    if not found:
+        raise ConfigError(
+            f"something listens on MASTER_ADDR:MASTER_PORT = {address} and does not answer as rank 0 does; choose a "
+            "port that is free on rank 0's machine"
+        )
+    if not isinstance(found[0], Exception):
+        return found[0]
+    if "EADDRINUSE" in str(found[0]) or "address already in use" in str(found[0]).lower():
+        raise ConfigError(
+            f"rank 0 listens on MASTER_PORT, and that is in use on its machine (MASTER_ADDR:MASTER_PORT = {address}); "
+            "choose another port for all ranks"
+        ) from found[0]
+    raise found[0]

@@ -5,7 +5,8 @@
     for batch in batches:                      # every rank reads the same batch
         loss = pipeline.step(batch)            # the loss over the whole batch, on every rank
         pipeline.clip_grad_norm(1.0)           # over all stages
-        optimizer.step()
+        if pipeline.finite:                    # the same on every rank
+            optimizer.step()
         pipeline.zero_grad()
 
 Started by torchrun, each process holds one pipeline rank; started alone, it is a pipeline of one.
@@ -20,6 +21,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
+import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ConfigError, ModelError
@@ -28,12 +30,15 @@ from fullbore.ir.action import Kind, Message, Payload
 from fullbore.ir.lower import lower
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
+from fullbore.models.auxiliary import num_samples
+from fullbore.models.compiled import apply_compile
 from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
+from fullbore.models.randomness import RandomKeys, apply_keys
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
-from fullbore.runtime.agreement import require_same, require_same_batch
-from fullbore.runtime.batch import split_batch
+from fullbore.runtime.agreement import require_same, same_microbatches
+from fullbore.runtime.batch import Batch, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
 from fullbore.runtime.cut import edges_of, schedule_for
@@ -42,10 +47,14 @@ from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
+from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
+from fullbore.runtime.outputs import Output, OutputTap
 from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.step_guard import StepGuard
 from fullbore.runtime.tied import TiedGradients
 from fullbore.runtime.torch_transport import TorchTransport
+from fullbore.runtime.trainable import Trainable
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
 from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
@@ -60,13 +69,14 @@ class Pipeline:
         model: an `nn.Sequential`, a Hugging Face causal language model or its config, a module with
             ``pipeline_layers()``, or a `LayeredModel`. A module on the meta device is initialised stage by stage
             from ``seed``; a module with weights keeps them.
-        num_microbatches: m; the batch given to `step` is cut into this many equal slices.
+        num_microbatches: m; a batch given to `step` as one mapping is cut into this many slices.
         schedule: a registered name, or a `Schedule` for exactly these ranks and microbatches.
         num_chunks: stages per rank, for a registered name that takes them; its own number by default.
         schedule_options: what else a registered schedule takes, as ``{"group_size": 8}``.
         layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers.
         objective: what is summed and counted; a language model brings its own.
         recompute: layers that run their forward again in the backward instead of keeping activations.
+        compile: compile the layers' own code with `torch.compile`; the first step takes long.
         accumulation: how many rounds of m microbatches one `step` takes.
         timeout_s: how long a rank waits for another before it gives up.
         instrument: told every span; the last step's are always kept for `timeline`.
@@ -86,6 +96,7 @@ class Pipeline:
         layers_per_stage: Literal["equal"] | Sequence[int] = "equal",
         objective: Objective | None = None,
         recompute: Sequence[str] = (),
+        compile: bool = False,
         accumulation: int = 1,
         seed: int = 0,
         device: str | Device = "auto",
@@ -129,34 +140,43 @@ class Pipeline:
         self._undo: list[Callable[[], None]] = []
         self._spans = SpanList()
         told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
-        self._recorder = StepRecorder(self._device, told, rank=self.rank)
+        self._recorder = StepRecorder(self._device, told, rank=self.rank, board=board)
+        self._keys = RandomKeys(seed, device=self._device.torch_device)
         here = placement.stages_of(Rank(self.rank))
-        self._stages = share_weights({stage: self._build(stage, seed, recompute) for stage in here})
+        self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
         self._weights = {name: w for stage in self._stages.values() for name, w in stage.weights.items()}
-        self._gradients = GradientStore(self._weights)
+        self._trainable = Trainable(self._weights)
+        half = any(weight.dtype == torch.float16 for weight in self._weights.values())
+        self._loss_scaler = LossScaler() if self._mesh.max([float(half)])[0] else None
+        self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
+        self._guard = StepGuard((stage.module for stage in self._stages.values()), scaler=self._loss_scaler)
         owner_of_layer = [placement.rank_of(StageIndex(s)) for s in range(len(self._edges) - 1) for _ in self._span(s)]
         self._tied = TiedGradients(self._model.tied, rank_of_layer=owner_of_layer, mesh=self._mesh, timeout_s=timeout_s)
 
         self._tied.make_equal(self._weights)
 
         last = StageIndex(self.schedule.num_stages - 1)
-        ends = {stage: self._objective if stage == last else None for stage in self._stages}
+        self._tap = OutputTap(self._objective)
+        ends = {stage: self._tap.objective if stage == last else None for stage in self._stages}
         self._training = {
             stage: EagerEngine(
                 built.module,
                 entrance=None if stage == 0 else partial(self._model.boundary, self._edges[stage]),
                 exit=None if stage == last else partial(self._model.boundary, self._edges[stage + 1]),
                 objective=ends[stage],
+                keys=self._keys,
             )
             for stage, built in self._stages.items()
         }
         program = lower(self.schedule)
-        self._transport = TorchTransport(
-            program.lanes,
-            rank=self.rank,
-            ranks=self._mesh.ranks,
-            device=self._device,
-            timeout_s=timeout_s,
+        self._transport = self._mesh.together(
+            lambda: TorchTransport(
+                program.lanes,
+                rank=self.rank,
+                ranks=self._mesh.ranks,
+                device=self._device,
+                timeout_s=timeout_s,
+            )
         )
         self._step_executor = Executor(
             program,
@@ -244,43 +264,81 @@ class Pipeline:
         """Is this the rank that counts and stores this weight? (A tied one has several holders, one owner.)"""
         return self._tied.owns(name)
 
-    def step(self, batch: Mapping[str, Tensor]) -> float:
+    def step(self, batch: Batch, *, outputs: Output | None = None) -> float:
         """Forward and backward of the whole batch; the loss over it, the same on every rank.
 
-        ``batch``: tensors ``[samples, ...]``, equal on every rank; samples must divide into
-        ``num_microbatches * accumulation`` slices. Gradients add to those already there.
+        Gradients add to those already there.
+
+        Args:
+            batch: equal on every rank. One mapping of tensors ``[samples, ...]``, cut in order into
+                ``num_microbatches * accumulation`` slices that differ by at most one sample; or a sequence of exactly
+                that many mappings, taken as the microbatches: each may have shapes, lengths and samples of its own.
+            outputs: what to keep of each microbatch's output beside the loss, for `outputs`.
 
         Raises:
-            ConfigError: the batch does not divide.
+            ConfigError: the batch does not make that many microbatches, or ranks were given different ones.
             RankFailed, TransferStalled: names the rank, its action and the cause.
         """
         self._recorder.end_step()
-        microbatches, count = self._cut(batch, self._num_microbatches * self._accumulation)
+        self._recorder.tell("preparing the batch")
+        microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation)
+        self._tap.begin(outputs)
         self._tied.begin(self._gradients)
+        self._guard.begin()
+        scale = 1.0 if self._loss_scaler is None else self._loss_scaler.scale
+        self._gradients.loss_scale = scale
+        rows = sum(num_samples(microbatch) for microbatch in microbatches)
         for engine in self._training.values():
-            engine.begin(count)
+            engine.begin(count, num_samples=rows, step=self._recorder.step, loss_scale=scale)
         for first in range(0, len(microbatches), self._num_microbatches):
             with self._failing():
-                part = microbatches[first : first + self._num_microbatches]
-                self._step_executor.run(self._on_device(part), first_microbatch=first)
+                part = self._on_device(microbatches[first : first + self._num_microbatches])
+                self._tap.expect(part)
+                for engine in self._training.values():
+                    engine.first_microbatch = first
+                self._step_executor.run(part, first_microbatch=first)
         with self._recorder.flush(Activity.TIED_GRADIENTS):
             self._tied.reduce(self._gradients)
         with self._recorder.flush(Activity.LOSS_REDUCE):
-            return self._global_loss([engine.loss_sum for engine in self._training.values()], count)
+            engines = self._training.values()
+            loss = self._global_loss(
+                [engine.loss_sum for engine in engines], count, [engine.auxiliary_loss for engine in engines]
+            )
+        self._guard.saw(loss)
+        return loss
 
-    def evaluate(self, batch: Mapping[str, Tensor], *, num_microbatches: int | None = None) -> float:
-        """The loss over a batch in evaluation mode, the same on every rank. Touches no gradient and no weight."""
+    def evaluate(self, batch: Batch, *, num_microbatches: int | None = None, outputs: Output | None = None) -> float:
+        """The loss over a batch in evaluation mode, the same on every rank. Touches no gradient and no weight.
+
+        Args:
+            batch: as for `step`, of any size.
+            num_microbatches: how many a mapping is cut into; as many as in training where absent, or one for each
+                sample where there are fewer. A sequence of any length is taken as it is.
+            outputs: as for `step`.
+        """
         self._recorder.end_step()
-        slices = num_microbatches if num_microbatches is not None else self._num_microbatches
-        microbatches, count = self._cut(batch, slices)
+        self._evaluation.prepare(step=self._recorder.step)
+        microbatches, count = self._cut(batch, number=num_microbatches)
+        self._tap.begin(outputs)
         with self._failing():
-            loss_sum = self._evaluation.run(self._on_device(microbatches), step=self._recorder.step)
+            whole = self._on_device(microbatches)
+            self._tap.expect(whole)
+            loss_sum = self._evaluation.run(whole, step=self._recorder.step)
         return self._global_loss([loss_sum], count)
+
+    def outputs(self) -> list[Tensor]:
+        """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
+
+        They exist on the last stage's rank and are sent to all only here: every rank calls this together. Each call
+        hands out what is there; a second one gives an empty list.
+        """
+        owner = self.schedule.placement.rank_of(StageIndex(self.schedule.num_stages - 1))
+        return self._mesh.share([tensor.cpu() for tensor in self._tap.take()], owner=owner)
 
     def clip_grad_norm(self, max_norm: float | None, *, norm_type: float = 2.0) -> float:
         """Scale all gradients so that their norm over *all stages* is at most ``max_norm``; return the norm before.
 
-        None only measures. A norm that is not finite leaves the gradients as they are: skip the step then.
+        None only measures. A norm that is not finite leaves the gradients as they are; `finite` says so too.
         """
         with self._recorder.flush(Activity.GRADIENT_NORM):
             gradients = self._gradients.gradients()
@@ -288,11 +346,25 @@ class Pipeline:
             norm = global_norm(owned, mesh=self._mesh, norm_type=norm_type)
             if max_norm is not None and math.isfinite(norm):
                 clip(gradients.values(), norm=norm, max_norm=max_norm)
+        self._guard.saw(norm)
         return norm
 
+    @property
+    def finite(self) -> bool:
+        """Were all losses and norms since the last `zero_grad` finite? The same on every rank. Where not, leave out the
+        optimizer's step; `zero_grad` then puts back the running statistics. Gradients are only looked at by
+        `clip_grad_norm`, so call it in every step."""
+        return self._guard.finite
+
+    @property
+    def loss_scaler(self) -> LossScaler | None:
+        """Of a model with float16 weights; None for any other."""
+        return self._loss_scaler
+
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Forget the gradients. Ends an optimizer step: the loss scale follows what was `finite`."""
         self._gradients.clear()
+        self._guard.end()
 
     def flush(self, activity: Activity) -> AbstractContextManager[None]:
         """Time work between steps (optimizer, data) as a span of this rank's timeline."""
@@ -320,7 +392,7 @@ class Pipeline:
             return
         self._released = True
         self._recorder.end_step()
-        for undo in self._undo:
+        for undo in reversed(self._undo):
             undo()
         self._mesh.sum([0.0])  # nobody closes a lane that another still reads from
         self._transport.close()
@@ -340,7 +412,7 @@ class Pipeline:
         if error is None:
             self.close()
 
-    def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str]) -> BuiltStage:
+    def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str], compile: bool) -> BuiltStage:
         built = self._model.build_stage(
             self._edges[stage], self._edges[stage + 1], seed=seed, device=self._device.torch_device
         )
@@ -348,22 +420,29 @@ class Pipeline:
         for name in recompute:
             if name not in known:
                 raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(self._model.layer_names)}")
+        if compile:
+            self._undo.append(apply_compile(built.layer_modules, device=self._device.torch_device))
+        self._undo.append(apply_keys(built.parts, self._keys))
         here = [name for name in recompute if name in built.layers]
         self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
         return built
 
-    def _cut(self, batch: Mapping[str, Tensor], slices: int) -> tuple[list[Microbatch], int]:
+    def _cut(self, batch: Batch, *, number: int | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
         if self._failed or self._released:
             how = "has failed in an earlier step" if self._failed else "is closed"
             raise ConfigError(f"this pipeline {how} and cannot go on; build a new one")
         assert self._objective is not None
-        microbatches = split_batch(batch, slices)
-        require_same_batch(batch, slices, mesh=self._mesh)
+        microbatches = same_microbatches(lambda: self._given(batch, number), mesh=self._mesh)
         count = sum(self._objective.count(microbatch) for microbatch in microbatches)
         if count < 0 or count != int(count):
             raise ModelError(f"Objective.count gives whole numbers of at least 0 (their sum is {count})")
         return microbatches, int(count)
+
+    def _given(self, batch: Batch, number: int | None) -> Sequence[Microbatch]:
+        """The batch cut; a rank that refuses does so together with the others."""
+        self._trainable.check()
+        return microbatches_of(batch, number=number, most=self._num_microbatches)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -383,10 +462,11 @@ class Pipeline:
         target = self._device.torch_device
         return [{name: t.to(target, non_blocking=True) for name, t in one.items()} for one in microbatches]
 
-    def _global_loss(self, sums: Sequence[Tensor | None], count: int) -> float:
-        """Only the rank of the last stage has a sum; here it is read, once a step."""
-        total = self._mesh.sum([sum(float(value) for value in sums if value is not None)])[0]
-        return total / count if count else 0.0
+    def _global_loss(self, sums: Sequence[Tensor | None], count: int, auxiliary: Sequence[Tensor | None] = ()) -> float:
+        """Only the rank of the last stage has a sum, any may have auxiliary losses; here they are read, once a step."""
+        mine = [sum(float(value) for value in values if value is not None) for values in (sums, auxiliary)]
+        total, added = self._mesh.sum(mine)
+        return (total / count if count else 0.0) + added
 
 
 def _mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -> Mesh:

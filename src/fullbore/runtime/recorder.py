@@ -5,31 +5,64 @@ Nothing is formatted or allocated beyond one tuple an event while the step runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fullbore.ids import MicrobatchIndex, Rank
 from fullbore.ir.action import Compute, Kind
+from fullbore.runtime.board import ProgressBoard, step_name
 from fullbore.runtime.device import Device, Mark
 from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.span import Activity, Row, Span
 
 __all__ = ["StepRecorder"]
 
+_PHASES = {
+    Activity.DATA: "drawing the batch",
+    Activity.TIED_GRADIENTS: "the sum of tied gradients",
+    Activity.LOSS_REDUCE: "the reduction of the loss",
+    Activity.GRADIENT_NORM: "the gradient norm",
+    Activity.OPTIMIZER: "the optimizer",
+}
+"""What the board says of work outside actions."""
+
 
 class StepRecorder:
-    """Between the executor, which takes marks, and an `Instrument`, which wants spans."""
+    """Between the executor, which takes marks, and an `Instrument`, which wants spans.
 
-    def __init__(self, device: Device, instrument: Instrument, *, rank: int) -> None:
+    ``board``: told of every phase outside actions. ``name``: from `step` to the words for it, such as "step 3".
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        instrument: Instrument,
+        *,
+        rank: int,
+        board: ProgressBoard | None = None,
+        name: Callable[[int], str] = step_name,
+    ) -> None:
         self._device = device
         self._instrument = instrument
         self._rank = Rank(rank)
+        self._board = board
+        self._name = name
         self._events: list[tuple[Row, Compute | None, Activity | None, Mark, Mark]] = []
         self._current: Compute | None = None
         self.first_microbatch = 0
         """Added to the microbatch of every action: several runs may make up one step."""
         self.step = 1
         """The optimizer step under way, counted from 1 as in `metrics.jsonl`."""
+
+    @property
+    def period(self) -> str:
+        """The step or evaluation under way, in words."""
+        return self._name(self.step)
+
+    def tell(self, doing: str) -> None:
+        """Say on the board what this rank does outside actions. What follows a step's actions belongs to it."""
+        if self._board is not None:
+            self._board.write(self._rank, period=self.period, doing=doing, waiting=False)
 
     def mark(self) -> Mark:
         return self._device.mark()
@@ -65,6 +98,7 @@ class StepRecorder:
     @contextmanager
     def flush(self, activity: Activity) -> Iterator[None]:
         """Time work between the last action of a step and the first of the next."""
+        self.tell(_PHASES.get(activity, activity.value))
         start = self._device.mark()
         try:
             yield

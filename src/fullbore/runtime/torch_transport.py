@@ -1,23 +1,26 @@
-"""Transport over torch.distributed: one process group per lane, on gloo or NCCL.
+"""Transport over torch.distributed, on gloo or NCCL.
+
+NCCL has no tags, so there each lane is a process group of its own. Gloo has them: there all lanes share one group and a
+lane is a tag. A gloo group has threads and sockets of its own, and each of its threads wakes a hundred times a second.
 
 Groups are made eagerly, in the program's lane order, on every rank: a lazily made communicator can be made
 in different orders on two ranks, which deadlocks (NVIDIA/Megatron-LM #5240).
 
 How a finished send is noticed differs. NCCL's work answers `is_completed` from a device event. Gloo's send
 work learns that it has finished only in `wait` (measured on torch 2.13: `is_completed` stays False), so there
-one thread per outgoing lane waits, outside the GIL, and lets go of the tensor.
+somebody has to wait: see `fullbore.runtime.gloo_sends`.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -25,6 +28,7 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Payload
 from fullbore.ir.program import Lane
 from fullbore.runtime.device import Device
+from fullbore.runtime.gloo_sends import GlooSends, Start
 from fullbore.runtime.torch_errors import attempt
 from fullbore.runtime.transport import Arrival, TransferTimeout
 
@@ -33,8 +37,25 @@ __all__ = ["TorchTransport"]
 _LaneKey = tuple[Rank, Rank, Payload]
 
 
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """This rank's end of a lane."""
+
+    group: dist.ProcessGroup
+    peer: int
+    """The other end's rank in the group."""
+
+    tag: int
+
+    def send(self, tensor: Tensor) -> dist.Work:
+        return self.group.send([_real(tensor)], self.peer, self.tag)
+
+    def receive(self, buffer: Tensor) -> dist.Work:
+        return self.group.recv([_real(buffer)], self.peer, self.tag)
+
+
 class TorchTransport:
-    """One rank's ends of all lanes, each lane on a process group of its own.
+    """One rank's ends of all lanes.
 
     ``ranks`` maps a pipeline rank to a global one. Every rank of the world makes this object with equal lanes.
     """
@@ -42,50 +63,63 @@ class TorchTransport:
     def __init__(
         self, lanes: Sequence[Lane], *, rank: int, ranks: Sequence[int], device: Device, timeout_s: float
     ) -> None:
-        self._rank = rank
-        self._ranks = tuple(ranks)
-        self._groups: dict[_LaneKey, dist.ProcessGroup] = {}
-        timeout, backend = timedelta(seconds=timeout_s), device.backend
-        watchdog = 2 * timeout  # NCCL's own comes last: the executor's says which message it was
-        eager = device.torch_device if backend == "nccl" else None
+        timeout = timedelta(seconds=timeout_s)
         self._device = device
-        self._arrival = _StreamArrival if backend == "nccl" else _HostArrival
-        for lane in lanes:
-            ends = [self._ranks[lane.sender], self._ranks[lane.receiver]]
-            group = dist.new_group(ends, timeout=watchdog, backend=backend, device_id=eager)
-            if rank in (lane.sender, lane.receiver):
-                self._groups[_key(lane)] = group
+        self._groups: list[dist.ProcessGroup] = []
+        self._wires: dict[_LaneKey, _Wire] = {}
+        self._arrival = _StreamArrival if device.backend == "nccl" else _HostArrival
+        connect = self._one_each if device.backend == "nccl" else self._one_for_all
+        connect(lanes, rank=rank, ranks=tuple(ranks), watchdog=2 * timeout)  # the executor's timeout comes first
         self._sends: dict[_LaneKey, _Sends] = {
-            _key(lane): _PolledSends() if backend == "nccl" else _WaitedSends(timeout)
+            _key(lane): (_PolledSends if device.backend == "nccl" else GlooSends)(
+                self._wires[_key(lane)].send, timeout=timeout
+            )
             for lane in lanes
             if rank == lane.sender
         }
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
-        work = attempt(lambda: dist.isend(tensor, self._ranks[lane.receiver], group=self._groups[_key(lane)]))
-        assert work is not None
-        self._sends[_key(lane)].add(work, tensor)
+        self._sends[_key(lane)].send(tensor)
 
     def receive(self, lane: Lane, buffer: Tensor) -> Arrival:
-        work = attempt(lambda: dist.irecv(buffer, self._ranks[lane.sender], group=self._groups[_key(lane)]))
-        assert work is not None
-        return self._arrival(work)
+        wire = self._wires[_key(lane)]
+        return self._arrival(attempt(lambda: wire.receive(buffer)))
 
     def release(self) -> None:
         for sends in self._sends.values():
             sends.release()
 
     def drain(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         for sends in self._sends.values():
-            sends.drain(timeout_s)
+            sends.drain(max(0.001, deadline - time.monotonic()))
         self._device.wait(timeout_s)
 
     def close(self) -> None:
         for sends in self._sends.values():
             sends.close()
-        for group in self._groups.values():  # in the program's lane order on both ends
+        for group in self._groups:  # in the program's lane order on both ends
             dist.destroy_process_group(group)
         self._groups.clear()
+        self._wires.clear()
+
+    def _one_each(self, lanes: Sequence[Lane], *, rank: int, ranks: tuple[int, ...], watchdog: timedelta) -> None:
+        for lane in lanes:
+            ends = sorted((ranks[lane.sender], ranks[lane.receiver]))
+            group = dist.new_group(ends, timeout=watchdog, backend="nccl", device_id=self._device.torch_device)
+            if rank in (lane.sender, lane.receiver):
+                self._groups.append(group)
+                self._wires[_key(lane)] = _Wire(group, ends.index(ranks[_other(lane, rank)]), tag=0)
+
+    def _one_for_all(self, lanes: Sequence[Lane], *, rank: int, ranks: tuple[int, ...], watchdog: timedelta) -> None:
+        if not lanes:
+            return  # one rank has no group at all
+        members = sorted(ranks)
+        group = dist.new_group(members, timeout=watchdog, backend="gloo")
+        self._groups.append(group)
+        for tag, lane in enumerate(lanes):
+            if rank in (lane.sender, lane.receiver):
+                self._wires[_key(lane)] = _Wire(group, members.index(ranks[_other(lane, rank)]), tag)
 
 
 class _HostArrival:
@@ -117,7 +151,7 @@ class _StreamArrival:
 class _Sends(Protocol):
     """The sends of one lane that are still under way, with what they send."""
 
-    def add(self, work: dist.Work, tensor: Tensor) -> None: ...
+    def send(self, tensor: Tensor) -> None: ...
     def release(self) -> None: ...
     def drain(self, timeout_s: float) -> None: ...
     def close(self) -> None: ...
@@ -126,15 +160,17 @@ class _Sends(Protocol):
 class _PolledSends:
     """NCCL: a device event says when a send is done, and its memory is free from then on."""
 
-    def __init__(self) -> None:
-        self._pending: list[tuple[dist.Work, Tensor]] = []
+    def __init__(self, start: Start, *, timeout: timedelta) -> None:
+        del timeout
+        self._start = start
+        self._pending: deque[tuple[dist.Work, Tensor]] = deque()
 
-    def add(self, work: dist.Work, tensor: Tensor) -> None:
-        self._pending.append((work, tensor))
+    def send(self, tensor: Tensor) -> None:
+        self._pending.append((attempt(lambda: self._start(tensor)), tensor))
 
     def release(self) -> None:
         while self._pending and self._pending[0][0].is_completed():
-            self._pending.pop(0)
+            self._pending.popleft()
 
     def drain(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -147,52 +183,14 @@ class _PolledSends:
         self._pending.clear()
 
 
-class _WaitedSends:
-    """Gloo: a thread waits for each send in turn."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        self._timeout = timeout
-        self._queue: queue.SimpleQueue[tuple[dist.Work, Tensor] | None] = queue.SimpleQueue()
-        self._changed = threading.Condition()
-        self._pending = 0
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._serve, name="fullbore-sends", daemon=True)
-        self._thread.start()
-
-    def add(self, work: dist.Work, tensor: Tensor) -> None:
-        with self._changed:
-            self._pending += 1
-        self._queue.put((work, tensor))
-
-    def release(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def drain(self, timeout_s: float) -> None:
-        with self._changed:
-            done = self._changed.wait_for(lambda: self._failure is not None or self._pending == 0, timeout_s)
-        self.release()
-        if not done:
-            raise TransferTimeout(f"a send was not received within {timeout_s:g} s")
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join(self._timeout.total_seconds())
-
-    def _serve(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            work, tensor = entry
-            failure: Exception | None = None
-            try:
-                attempt(partial(work.wait, self._timeout))
-            except Exception as error:  # whatever it is, the rank's own thread must hear of it
-                failure = error
-            del work, tensor, entry
-            with self._changed:
-                self._pending -= 1
-                self._failure = self._failure or failure
-                self._changed.notify_all()
-
-
 def _key(lane: Lane) -> _LaneKey:
     return (lane.sender, lane.receiver, lane.payload)
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Backends know no complex numbers."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _other(lane: Lane, rank: int) -> Rank:
+    return lane.receiver if rank == lane.sender else lane.sender

@@ -17,7 +17,7 @@ from fullbore.models.load import load_model
 from fullbore.models.profile import profile
 from fullbore.runtime.blame import blame
 from fullbore.runtime.device import open_device
-from fullbore.session.session import share_cores, tensors
+from fullbore.session.session import share_cores, typical_microbatch
 
 __all__ = ["Measured", "profile_alone"]
 
@@ -34,7 +34,7 @@ class Measured:
 
 
 def profile_alone(config: RunConfig) -> Measured:
-    """Measure the configured model on the first microbatch of the configured text.
+    """Measure the configured model on a microbatch of middle size of the configured text.
 
     Threads are shared out as in training: a CPU stage will have its share of the cores, not all of them.
     """
@@ -44,10 +44,12 @@ def profile_alone(config: RunConfig) -> Measured:
     model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
     order = corpus.training_order(config.data)
     size = batch_sizes(config).microbatch_size
-    sample = tensors(order.draw(0, count=size))
+    sample = typical_microbatch(order, config)
     try:
         with redirect_stdout(sys.stderr):
-            layers = profile(model, sample, device=device.torch_device, seed=config.train.seed)
+            layers = profile(
+                model, sample, device=device.torch_device, seed=config.train.seed, compile=config.model.compile
+            )
     except FullboreError:
         raise
     except Exception as error:
@@ -60,5 +62,6 @@ def profile_alone(config: RunConfig) -> Measured:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    where = f"{about['device']}, {config.model.dtype}, {size} sequences of {config.data.sequence_length}"
+    kind = "sequences of" if config.data.documents == "joined" else "documents of at most"
+    where = f"{about['device']}, {config.model.dtype}, {size} {kind} {config.data.sequence_length}"
     return Measured(layers, about, f"{model.description}; one microbatch on {where}")

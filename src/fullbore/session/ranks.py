@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
-from fullbore.errors import ConfigError
-from fullbore.runtime.launch import launch, load_target
+from fullbore.errors import ConfigError, FullboreError
+from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.failure import failure_of
+from fullbore.runtime.launch import Worker, launch, load_target
+from fullbore.runtime.verdict import is_symptom
 
 __all__ = ["in_a_group", "run_ranks"]
 
@@ -22,28 +28,65 @@ def in_a_group() -> bool:
 def run_ranks(target: str, *arguments: Any, num_ranks: int, preload: Sequence[str]) -> Any:
     """Run ``target(worker, *arguments)`` on every rank; rank 0's result. ``target`` is ``package.module:function``.
 
-    ``worker`` is None in a group that was there before: then this process is one rank, and gets its own result.
+    In a group that was there before this process is one rank, and gets its own result.
 
     Raises:
-        ConfigError: the group has another size than the configuration.
+        ConfigError: the group has another size than the configuration, or the environment does not say where it is.
+        RankFailed: this rank failed, or waited for one that did.
     """
-    if in_a_group():
-        present = _from_environment("WORLD_SIZE")
-        _from_environment("RANK")
-        if present > 1 and "MASTER_ADDR" not in os.environ:
-            raise ConfigError("RANK and WORLD_SIZE are set but MASTER_ADDR is not; start with torchrun, or unset them")
-        if present != num_ranks:
-            raise ConfigError(
-                f"the configuration needs {num_ranks} processes (pipeline.stages * mesh axes); torchrun started "
-                f"{present}; use --nproc-per-node {num_ranks} or change pipeline.stages"
-            )
+    if not in_a_group():
+        return launch(target, *arguments, num_ranks=num_ranks, preload=preload)[0]
+    rank = _checked_rank(num_ranks)
+    path = _shared_board()
+    worker = Worker(rank, num_ranks, path, None)
+    board = ProgressBoard(path, num_ranks=num_ranks)
+    try:
         with redirect_stdout(sys.stderr):
-            return load_target(target)(None, *arguments)
-    return launch(target, *arguments, num_ranks=num_ranks, preload=preload)[0]
+            return load_target(target)(worker, *arguments)
+    except Exception as error:
+        raise _told(failure_of(error, rank=rank, doing=board.read(rank)), board, worker) from error
+    finally:
+        path.unlink(missing_ok=True)
+        board.close()
+
+
+def _checked_rank(num_ranks: int) -> int:
+    present, rank = _from_environment("WORLD_SIZE"), _from_environment("RANK")
+    if present != num_ranks:
+        raise ConfigError(
+            f"the configuration needs {num_ranks} processes (pipeline.stages * mesh axes); torchrun started "
+            f"{present}; use --nproc-per-node {num_ranks} or change pipeline.stages"
+        )
+    if rank >= present:
+        raise ConfigError(f"RANK counts from 0 to WORLD_SIZE - 1 (RANK={rank}, WORLD_SIZE={present}); torchrun sets it")
+    if present > 1 and "MASTER_ADDR" not in os.environ:
+        raise ConfigError("RANK and WORLD_SIZE are set but MASTER_ADDR is not; start with torchrun, or unset them")
+    if present > 1:
+        _from_environment("MASTER_PORT")
+    return rank
 
 
 def _from_environment(name: str) -> int:
-    value = os.environ[name]
-    if not value.isdecimal():
+    value = os.environ.get(name)
+    if value is None or not value.isdecimal():
         raise ConfigError(f"the environment variable {name} is a whole number ({name}={value!r}); torchrun sets it")
     return int(value)
+
+
+def _shared_board() -> Path:
+    """One file for the ranks that one launcher has started on this machine: same parent, same port, same attempt."""
+    attempt = "-".join(os.environ.get(name, "0") for name in ("MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
+    return Path(tempfile.gettempdir()) / f"fullbore-{os.getuid()}-{os.getppid()}-{attempt}"
+
+
+def _told(failure: FullboreError, board: ProgressBoard, worker: Worker) -> FullboreError:
+    """No parent listens here. So a rank that waited in vain adds which rank of this machine works the longest."""
+    if not is_symptom(failure):
+        return failure
+    others = {rank: board.read(rank) for rank in range(worker.num_ranks) if rank != worker.rank}
+    working = {rank: entry for rank, entry in others.items() if entry.since_ns and not entry.waiting}
+    if working:
+        rank, entry = min(working.items(), key=lambda item: item[1].since_ns)
+        age_s = (time.monotonic_ns() - entry.since_ns) / 1e9
+        failure.args = (f"{failure}; rank {rank} has been {entry.has_been()} for {age_s:.1f} s", *failure.args[1:])
+    return failure

@@ -19,8 +19,9 @@ import torch.distributed as dist
 
 from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
-from fullbore.data.batches import Draw, SampleOrder
+from fullbore.data.batches import Samples
 from fullbore.data.corpus import Corpus, open_corpus
+from fullbore.data.rows import Rows
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
@@ -39,10 +40,12 @@ __all__ = [
     "build_pipeline",
     "join",
     "measure",
+    "microbatches",
     "open_session",
     "share_cores",
     "store_of",
     "tensors",
+    "typical_microbatch",
 ]
 
 
@@ -54,6 +57,15 @@ class Place:
     mesh: Mesh
     board: ProgressBoard | None
 
+    def tell(self, doing: str, *, period: str = "") -> None:
+        """Say on the board what this rank does outside actions; without a ``period`` of the run, in its start-up."""
+        if self.board is None:
+            return
+        if period:
+            self.board.write(self.mesh.rank, period=period, doing=doing, waiting=False)
+        else:
+            self.board.start_up(self.mesh.rank, doing)
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -61,7 +73,7 @@ class Session:
 
     place: Place
     corpus: Corpus
-    order: SampleOrder
+    order: Samples
     """Of the training tokens."""
 
     model: LayeredModel
@@ -74,14 +86,21 @@ def join(worker: Worker | None, config: RunConfig, *, device: Device | None = No
 
     ``device``: instead of the configured one.
     """
-    ranks_here = worker.num_ranks if worker is not None else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ours = worker is not None and worker.pipe is not None
+    ranks_here = worker.num_ranks if worker is not None and ours else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     share_cores(ranks_here)
     if device is None:
         device = open_device(config.train.device, local_rank=local_rank())
-    store = store_of(worker) if worker is not None and worker.num_ranks > 1 else None
-    mesh = Mesh(layout_of(config), device=device, timeout_s=config.train.timeout_s, store=store)
-    board = ProgressBoard(worker.board, num_ranks=worker.num_ranks) if worker is not None else None
-    return Place(device, mesh, board)
+    timeout_s = config.train.timeout_s
+    board, store = None, None
+    if worker is not None:
+        board = ProgressBoard(worker.board, num_ranks=worker.num_ranks, timeout_s=timeout_s)
+        board.start_up(worker.rank, "joining the group", waiting=True)
+        store = store_of(worker) if ours and worker.num_ranks > 1 else None
+    mesh = Mesh(layout_of(config), device=device, timeout_s=timeout_s, store=store, board=board)
+    place = Place(device, mesh, board)
+    place.tell("starting")
+    return place
 
 
 def share_cores(num_ranks: int) -> None:
@@ -98,30 +117,41 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
         InputError: anything the configuration asks for that cannot be had, the same on every rank.
     """
     place = join(worker, config)
+    place.tell("reading the data")
     corpus = open_corpus(config.data)
     order = corpus.training_order(config.data)
+    place.tell("building the model")
     model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
-    sample = tensors(order.draw(0, count=batch_sizes(config).microbatch_size))
-    costs = measure(model, sample, place=place, seed=config.train.seed)
+    if config.data.documents in ("packed", "balanced"):
+        from fullbore.models.packed import require_packable  # transformers takes seconds to import
+
+        require_packable(model)
+    place.tell("measuring the layers")
+    sample = typical_microbatch(order, config)
+    costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
     resolved = resolve(config, costs=costs, layer_names=model.layer_names)
     return Session(place, corpus, order, model, costs, resolved)
 
 
-def measure(model: LayeredModel, microbatch: Microbatch, *, place: Place, seed: int) -> tuple[LayerCost, ...]:
+def measure(
+    model: LayeredModel, microbatch: Microbatch, *, place: Place, seed: int, compile: bool = False
+) -> tuple[LayerCost, ...]:
     """Every rank profiles every layer at once; each time is the lower median over ranks."""
-    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed)
+    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed, compile=compile)
     return _medians(place.mesh.gather(mine))
 
 
 def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrument | None = None) -> Pipeline:
     """Materialise this rank's stages and connect them."""
     recipe = session.resolved.recipe
+    session.place.tell("building its stage")
     return Pipeline(
         session.model,
         num_microbatches=recipe.microbatches,
         schedule=session.resolved.schedule,
         layers_per_stage=recipe.layers_per_stage,
         recompute=recipe.recompute,
+        compile=config.model.compile,
         accumulation=recipe.accumulation,
         seed=config.train.seed,
         device=session.place.device,
@@ -132,10 +162,27 @@ def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrumen
     )
 
 
-def tensors(draw: Draw) -> dict[str, torch.Tensor]:
-    """A draw as a batch: ``input_ids`` for a Hugging Face model, the same as ``inputs`` for a chain of modules."""
-    tokens = torch.from_numpy(draw.input_ids)
-    return {"input_ids": tokens, "inputs": tokens, "labels": torch.from_numpy(draw.labels)}
+def microbatches(order: Samples, consumed: int, *, count: int, num_microbatches: int) -> list[dict[str, torch.Tensor]]:
+    """The ``count`` samples after the first ``consumed``, as a pipeline takes them."""
+    return [tensors(rows) for rows in order.microbatches(consumed, count=count, num_microbatches=num_microbatches)]
+
+
+def typical_microbatch(order: Samples, config: RunConfig) -> dict[str, torch.Tensor]:
+    """The one of middle size of the first step: what layers are measured on."""
+    sizes = batch_sizes(config)
+    pieces = sizes.microbatches * sizes.accumulation
+    rows = order.microbatches(0, count=pieces * sizes.microbatch_size, num_microbatches=pieces)
+    return tensors(sorted(rows, key=lambda one: one.input_ids.size)[len(rows) // 2])
+
+
+def tensors(rows: Rows) -> dict[str, torch.Tensor]:
+    """A microbatch: ``input_ids`` for a Hugging Face model, the same as ``inputs`` for a chain of modules."""
+    tokens = torch.from_numpy(rows.input_ids)
+    batch = {"input_ids": tokens, "inputs": tokens, "labels": torch.from_numpy(rows.labels)}
+    for name, values in (("position_ids", rows.position_ids), ("attention_mask", rows.attention_mask)):
+        if values is not None:
+            batch[name] = torch.from_numpy(values)
+    return batch
 
 
 def _medians(by_rank: Sequence[tuple[LayerCost, ...]]) -> tuple[LayerCost, ...]:

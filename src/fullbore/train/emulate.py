@@ -98,7 +98,6 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         return None
     return history.result(
         run_dir=str(folder),
-        tokens_per_step=None,
         resolved=resolved,
         problems=problems,
         costs=layers,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.layer import write_costs
-from fullbore.data.batches import SampleOrder
+from fullbore.data.batches import Samples
+from fullbore.data.rows import IGNORED_LABEL
 from fullbore.errors import DataError
 from fullbore.plan.recipe_file import write_recipe
+from fullbore.runtime.board import evaluation_name
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
-from fullbore.session.session import Session, build_pipeline, open_session, tensors
+from fullbore.session.session import Session, build_pipeline, microbatches, open_session
 from fullbore.timeline.span import Activity
 from fullbore.trace.writer import TraceWriter
 from fullbore.train.history import History
@@ -37,6 +38,7 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
     session = open_session(worker, config)
     folder = Path(session.place.mesh.gather(run_dir)[0])
     rank = session.place.mesh.rank
+    session.place.tell("writing into the run folder")
     if rank == 0:
         _write_run_files(folder, config, session)
     schedule = session.resolved.schedule
@@ -55,13 +57,18 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         ):
             _announce(progress, session, folder)
             history = _Loop(session, config, pipeline, progress, metrics).run()
+        session.place.tell("closing")
         writer.measured_again(session.place.mesh.measure_clock())
         problems = session.place.mesh.gather(writer.problem)
         pipeline.close()
     if rank != 0:
         return None
-    tokens = session.resolved.recipe.global_batch * config.data.sequence_length
-    return history.result(run_dir=str(folder), tokens_per_step=tokens, resolved=session.resolved, problems=problems)
+    return history.result(
+        run_dir=str(folder),
+        resolved=session.resolved,
+        problems=problems,
+        costs=session.costs,
+    )
 
 
 class _Loop:
@@ -74,7 +81,9 @@ class _Loop:
         self._progress = progress
         self._metrics = metrics
         self._optimizer = MasterOptimizer(pipeline.weights(), config=config.optimizer)
-        self._batch = session.resolved.recipe.global_batch
+        recipe = session.resolved.recipe
+        self._batch = recipe.global_batch
+        self._pieces = recipe.microbatches * recipe.accumulation
         self._heldout = _heldout_order(session, config)
         self._history = History()
 
@@ -90,47 +99,54 @@ class _Loop:
             history.step_ns.append(time.perf_counter_ns() - started)
             history.losses.append(values["loss"])
             values["step_ns"] = history.step_ns[-1]
-            values["tokens_per_s"] = self._tokens * 1e9 / history.step_ns[-1]
+            values["tokens_per_s"] = history.tokens[-1] * 1e9 / history.step_ns[-1]
             self._metrics.log(values, step=step)
             self._progress.log(values, step=step)
+            history.skipped.check(values, step=step)
             if train.eval_every and (step % train.eval_every == 0 or step == train.steps):
                 self._evaluate(step)
         return history
-
-    @property
-    def _tokens(self) -> int:
-        return self._batch * self._config.data.sequence_length
 
     def _step(self, step: int) -> dict[str, float]:
         """One optimizer step, counted from 1. A gradient that is not finite anywhere updates no rank."""
         pipeline, optimizer = self._pipeline, self._config.optimizer
         with pipeline.flush(Activity.DATA):
-            batch = tensors(self._session.order.draw((step - 1) * self._batch, count=self._batch))
+            batch = microbatches(
+                self._session.order, (step - 1) * self._batch, count=self._batch, num_microbatches=self._pieces
+            )
         loss = pipeline.step(batch)
         norm = pipeline.clip_grad_norm(optimizer.clip_norm)
         rate = learning_rate(step - 1, config=optimizer, steps=self._config.train.steps)
-        if math.isfinite(norm):
+        values = {"loss": loss, "grad_norm": norm, "lr": rate}
+        scale = 1.0
+        if pipeline.loss_scaler is not None:
+            scale = values["loss_scale"] = pipeline.loss_scaler.scale
+        if pipeline.finite:
             with pipeline.flush(Activity.OPTIMIZER):
                 self._optimizer.step(pipeline.gradients(), lr=rate)
         else:
-            self._progress.say(f"step {step}: the gradient norm is {norm}; no rank updated its weights")
+            self._progress.say(f"step {step}: loss {loss:.4g}, gradient norm {norm:.4g}; no rank updated its weights")
+        values["skipped_steps"] = self._history.skipped.note(finite=pipeline.finite, loss_scale=scale)
         pipeline.zero_grad()
-        return {"loss": loss, "grad_norm": norm, "lr": rate}
+        self._history.tokens.append(sum(int((one["labels"] != IGNORED_LABEL).sum()) for one in batch))
+        return values
 
     def _evaluate(self, step: int) -> None:
         """Held-out loss, over the same held-out sequences each time."""
         if self._heldout is None or not self._config.train.eval_every:
             return
+        self._session.place.tell("drawing the batches", period=evaluation_name(step + 1))
         size = self._session.resolved.recipe.microbatch_size
         wanted = self._config.train.eval_batches * self._batch
         count = min(wanted, self._heldout.num_samples) // size * size
-        loss = self._pipeline.evaluate(tensors(self._heldout.draw(0, count=count)), num_microbatches=count // size)
+        loss = self._pipeline.evaluate(microbatches(self._heldout, 0, count=count, num_microbatches=count // size))
         self._history.eval_losses.append(loss)
         self._metrics.log({"eval_loss": loss}, step=step)
-        self._progress.say(f"step {step}: held-out loss {loss:.4f} over {count} sequences")
+        kind = "sequences" if self._config.data.documents == "joined" else "documents"
+        self._progress.say(f"step {step}: held-out loss {loss:.4f} over {count} {kind}")
 
 
-def _heldout_order(session: Session, config: RunConfig) -> SampleOrder | None:
+def _heldout_order(session: Session, config: RunConfig) -> Samples | None:
     order = session.corpus.heldout_order(config.data)
     if order is None:
         return None

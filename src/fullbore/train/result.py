@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fullbore.diagnose.slow_stage import SlowStage
+
 __all__ = ["TrainResult"]
 
 
@@ -13,6 +15,9 @@ class TrainResult:
 
     run_dir: str
     steps: int
+    skipped_steps: int
+    """Of those, how many updated no weight because a gradient was not finite."""
+
     loss: float | None
     """Of the last step's batch; None where nothing is computed (emulation)."""
 
@@ -38,3 +43,6 @@ class TrainResult:
 
     bottleneck_stage: int
     """The stage that computed longest in the median step."""
+
+    slow_stage: SlowStage | None
+    """The stage that computed longer than the others, if one did, and what a better cut would give."""

@@ -1,7 +1,8 @@
 """The reference: one process, the unsplit model as its author wrote it, plain PyTorch.
 
 Nothing here touches a schedule, a stage, a transport or a master weight: `loss.backward()`,
-`torch.nn.utils.clip_grad_norm_`, `torch.optim`. It runs the same microbatches in the same order.
+`torch.nn.utils.clip_grad_norm_`, `torch.optim`. It runs the same microbatches in the same order, and every layer draws
+its random numbers by the same keys.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.config.run import OptimizerConfig
+from fullbore.models.auxiliary import collecting, num_samples
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
-from fullbore.verify.stochastic import without_dropout
+from fullbore.models.randomness import RandomKeys, apply_keys
 
 __all__ = ["Observed", "run_reference"]
 
@@ -30,6 +32,9 @@ class Observed:
     parameters: Mapping[str, Tensor]
     """After the last step."""
 
+    buffers: Mapping[str, Tensor]
+    """After the last step: running statistics, and whatever else a module keeps."""
+
 
 def run_reference(
     model: LayeredModel,
@@ -39,31 +44,50 @@ def run_reference(
     initial: Mapping[str, Tensor],
     optimizer: OptimizerConfig,
     device: torch.device,
+    seed: int = 0,
+    training: bool = True,
 ) -> Observed:
-    """Train ``batches`` (steps of microbatches) from the initial tensors (weights and buffers by full name)."""
+    """Train ``batches`` (steps of microbatches) from the initial tensors (weights and buffers by full name).
+
+    Args:
+        seed: of the random keys.
+        training: in training mode; otherwise in evaluation mode, with gradients all the same.
+    """
     whole = model.whole()
-    without_dropout(whole.module.to(device))
+    whole.module.to(device)
+    if not training:
+        whole.module.eval()
+    keys = RandomKeys(seed, device=device)
+    apply_keys(whole.parts, keys)
     weights = load(whole.module, initial)
     update = _torch_optimizer(weights, optimizer)
     losses: list[float] = []
     first: dict[str, Tensor] = {}
     for step, microbatches in enumerate(batches):
         count = sum(objective.count(microbatch) for microbatch in microbatches)
+        rows = sum(num_samples(microbatch) for microbatch in microbatches)
         total = 0.0
-        for given in microbatches:
+        for index, given in enumerate(microbatches):
             microbatch = {name: tensor.to(device) for name, tensor in given.items()}
-            loss_sum = objective.loss_sum(whole.call(microbatch), microbatch)
-            torch.autograd.backward(loss_sum / count)
-            total += float(loss_sum.detach())
-        losses.append(total / count)
+            with keys.during(step=step + 1, microbatch=index), collecting() as added:
+                loss = objective.loss_sum(whole.call(microbatch), microbatch) / count
+                for value in added:
+                    loss = loss + value * (num_samples(microbatch) / rows)
+                if loss.requires_grad:
+                    torch.autograd.backward(loss)
+            total += float(loss.detach())
+        losses.append(total)
         if step == 0:
             first = {name: w.grad.to("cpu", copy=True) for name, w in weights.items() if w.grad is not None}
         torch.nn.utils.clip_grad_norm_(list(weights.values()), optimizer.clip_norm)
         update.step()
         update.zero_grad()
-    return Observed(
-        tuple(losses), first, {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
-    )
+    return Observed(tuple(losses), first, copies(weights), copies(dict(whole.module.named_buffers())))
+
+
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, as they are now."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def load(module: nn.Module, initial: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:

@@ -19,8 +19,10 @@ class TensorError:
 
 @dataclass(frozen=True, slots=True)
 class Undivided:
-    """The whole batch at once instead of the same microbatches: reported, not judged (sums associate otherwise)."""
+    """The whole batch at once instead of the same microbatches, or each document alone: reported, not judged (sums
+    associate otherwise)."""
 
+    how: str
     loss_relative_error: float
     gradient_relative_error: float
     """The largest over all tensors."""
@@ -42,8 +44,8 @@ class VerifyReport:
     tolerance: float
     dtype: str
     steps: int
-    loss_relative_error: float
-    """The largest over the steps."""
+    loss_errors: tuple[float, ...]
+    """Relative, step by step."""
 
     initial_weights: tuple[TensorError, ...]
     """Exact equality is required: every cut draws the same weights."""
@@ -54,6 +56,9 @@ class VerifyReport:
     parameters: tuple[TensorError, ...]
     """After the last step, with the optimizer named in ``optimizer``."""
 
+    buffers: tuple[TensorError, ...]
+    """After the last step: running statistics and the like, without those that have not changed."""
+
     optimizer: str
     adamw_parameters: tuple[TensorError, ...]
     """float32 only: after the same steps of AdamW. Reported, not judged: correct code moves 1e-4 there."""
@@ -62,22 +67,48 @@ class VerifyReport:
     not_comparable: tuple[NotComparable, ...]
 
     @property
+    def loss_relative_error(self) -> float:
+        """The largest over the steps."""
+        return max(self.loss_errors, default=0.0)
+
+    @property
+    def first_difference(self) -> str | None:
+        """The first thing, in the order of training, that is not the same to the last bit; None if all is.
+
+        It says where to look. Parity never means equal bits: a sum over ranks and one over a whole model round
+        differently (torchtitan #4711).
+        """
+        losses = [(f"the loss of step {step}", error) for step, error in enumerate(self.loss_errors, start=1)]
+        in_order = [
+            *_named("the initial weight", self.initial_weights),
+            *losses[:1],
+            *_named("the gradient of", self.gradients),
+            *losses[1:],
+            *_named("the parameter", self.parameters),
+            *_named("the buffer", self.buffers),
+        ]
+        return next((f"{what}: {error:.1e}" for what, error in in_order if error != 0.0), None)
+
+    @property
     def failures(self) -> tuple[str, ...]:
         """One sentence for each thing that is too far from the reference, worst first."""
         found: list[tuple[float, str]] = []
+        if not self.gradients:
+            found.append((float("inf"), "no gradient was compared, and equal losses alone prove nothing"))
         if not self.loss_relative_error <= self.tolerance:
             found.append((self.loss_relative_error, f"loss: {self.loss_relative_error:.2e}"))
         for what, errors, bound in (
             ("initial weight", self.initial_weights, 0.0),
             ("gradient", self.gradients, self.tolerance),
             ("parameter", self.parameters, self.tolerance),
+            ("buffer", self.buffers, self.tolerance),
         ):
-            found += [
-                (error.max_relative_error, f"{what} {error.name}: {error.max_relative_error:.2e}")
-                for error in errors
-                if not error.max_relative_error <= bound
-            ]
+            found += [(error, f"{name}: {error:.2e}") for name, error in _named(what, errors) if not error <= bound]
         return tuple(text for _, text in sorted(found, key=lambda entry: -entry[0]))
+
+
+def _named(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:
+    return [(f"{what} {error.name}", error.max_relative_error) for error in errors]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def test_an_override_inside_a_table_keeps_the_rest_of_it(tmp_path: Path) -> None
         ("train.steps=abc", r"train\.steps must be a whole number \(given 'abc'\)"),
         ("train.steps=2.5", r"train\.steps must be a whole number \(given 2\.5\)"),
         ("train.steps=true", r"train\.steps must be a whole number \(given True\)"),
-        ("model.dtype=fp16", r'one of "float32", "bfloat16", "float64" \(given \'fp16\'\)'),
+        ("model.dtype=fp16", r'one of "float32", "bfloat16", "float16", "float64" \(given \'fp16\'\)'),
         ("pipeline.partition=[1, 2.5]", r'"parameters" or a list of whole numbers \(given \[1, 2\.5\]\)'),
         ("optimizer.betas=[0.9]", r"a list of 2 numbers \(given \[0\.9\]\)"),
         (

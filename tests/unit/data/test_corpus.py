@@ -32,8 +32,8 @@ def documents_of(tokens: np.ndarray, *, separator: int = 0) -> set[bytes]:
 def test_the_standard_library_is_large_and_the_same_twice() -> None:
     first, second = open_corpus(DataConfig()), open_corpus(DataConfig())
     assert first.fingerprint == second.fingerprint
-    assert np.array_equal(first.train, second.train)
-    assert np.array_equal(first.heldout, second.heldout)
+    assert np.array_equal(first.train.tokens, second.train.tokens)
+    assert np.array_equal(first.heldout.tokens, second.heldout.tokens)
     assert len(first.train) + len(first.heldout) >= 5_000_000
     assert first.vocab_size == 256
     assert "held out (bytes, vocabulary 256)" in first.description
@@ -49,10 +49,10 @@ def test_the_standard_library_leaves_tests_and_packages_out() -> None:
 
 def test_heldout_documents_are_not_trained_on(tmp_path: Path) -> None:
     corpus = open_corpus(DataConfig(source=str(text_folder(tmp_path / "t")), sequence_length=8, holdout_fraction=0.2))
-    train, heldout = documents_of(corpus.train), documents_of(corpus.heldout)
+    train, heldout = documents_of(corpus.train.tokens), documents_of(corpus.heldout.tokens)
     assert not train & heldout
     assert len(train | heldout) == 40
-    share = len(corpus.heldout) / (len(corpus.train) + len(corpus.heldout))
+    share = len(corpus.heldout.tokens) / (len(corpus.train.tokens) + len(corpus.heldout.tokens))
     assert 0.1 < share <= 0.21
 
 
@@ -79,13 +79,13 @@ def test_the_shortest_document_is_held_out_when_none_fits() -> None:
 def test_a_single_document_holds_out_its_end(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("abcdefghij" * 10)
     corpus = open_corpus(DataConfig(source=str(tmp_path / "one.txt"), sequence_length=4, holdout_fraction=0.2))
-    assert len(corpus.heldout) == 20
-    assert bytes(corpus.heldout.astype(np.uint8)) == (b"abcdefghij" * 10 + b"\0")[-20:]
+    assert len(corpus.heldout.tokens) == 20
+    assert bytes(corpus.heldout.tokens.astype(np.uint8)) == (b"abcdefghij" * 10 + b"\0")[-20:]
 
 
 def test_no_holdout(tmp_path: Path) -> None:
     corpus = open_corpus(DataConfig(source=str(text_folder(tmp_path / "t")), sequence_length=8, holdout_fraction=0))
-    assert len(corpus.heldout) == 0
+    assert len(corpus.heldout.tokens) == 0
 
 
 def test_the_fingerprint_sees_text_names_and_tokenizer(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_a_tokenizers_file(tmp_path: Path) -> None:
     encoder = tokenizers.Tokenizer.from_file(str(path))
     end = encoder.token_to_id("<|endoftext|>")
     assert corpus.vocab_size == encoder.get_vocab_size()
-    assert int((corpus.train == end).sum()) == 40
-    assert corpus.train[-1] == end
-    pieces = np.split(corpus.train, np.flatnonzero(corpus.train == end) + 1)
+    assert int((corpus.train.tokens == end).sum()) == 40
+    assert corpus.train.tokens[-1] == end
+    pieces = np.split(corpus.train.tokens, np.flatnonzero(corpus.train.tokens == end) + 1)
     texts = [encoder.decode(piece[:-1].tolist()) for piece in pieces[:-1]]
     assert texts == [file.read_text() for file in sorted(source.iterdir())]
 
@@ -138,7 +138,7 @@ def test_a_tokenizer_that_knows_no_separator_joins_documents_without_one(tmp_pat
     path = trained_tokenizer(tmp_path, separator="<other>")
     source = text_folder(tmp_path / "t", count=3)
     corpus = open_corpus(DataConfig(source=str(source), tokenizer=str(path), sequence_length=2, holdout_fraction=0))
-    assert 0 not in corpus.train.tolist()
+    assert 0 not in corpus.train.tokens.tolist()
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_jsonl_and_token_files_through_the_run_file(tmp_path: Path) -> None:
     lines = [json.dumps({"text": f"line {index}"}) for index in range(20)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
     corpus = open_corpus(DataConfig(source=str(tmp_path / "t.jsonl"), sequence_length=4, holdout_fraction=0))
-    assert documents_of(corpus.train) == {b"line %d" % index for index in range(20)}
+    assert documents_of(corpus.train.tokens) == {b"line %d" % index for index in range(20)}
 
-    write_token_file(tmp_path / "t.bin", tokens=corpus.train, vocab_size=256, separator=0)
+    write_token_file(tmp_path / "t.bin", tokens=corpus.train.tokens, vocab_size=256, separator=0)
     same = open_corpus(DataConfig(source=str(tmp_path / "t.bin"), sequence_length=4, holdout_fraction=0.3))
-    assert np.array_equal(np.concatenate([same.train, same.heldout]), corpus.train)
-    assert same.train[-1] == 0
-    assert 0.15 < len(same.heldout) / len(corpus.train) <= 0.3
+    assert np.array_equal(np.concatenate([same.train.tokens, same.heldout.tokens]), corpus.train.tokens)
+    assert same.train.tokens[-1] == 0
+    assert 0.15 < len(same.heldout.tokens) / len(corpus.train.tokens) <= 0.3
 
 
 @pytest.mark.parametrize(

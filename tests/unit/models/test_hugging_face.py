@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GraniteConfig, MixtralConfig, T5Config
+from transformers import AutoModelForCausalLM, GPT2Config, HrmTextConfig, OPTConfig, XGLMConfig
 
 from fullbore.errors import ModelError
 from fullbore.models.hugging_face import HuggingFaceModel
-from fullbore.models.pipeline_plan import check_config
 from tests.unit.models.chained import CPU, assert_same, build, run, whole
-from tests.unit.models.families import FAMILIES, SIZES, llama, logits_of, microbatch, plain
+from tests.unit.models.families import FAMILIES, llama, logits_of, microbatch, plain
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -134,10 +133,10 @@ def test_a_stage_holds_only_its_own_weights() -> None:
 
 
 REFUSED = [
-    (GPT2Config(), "gpt2 has no pipeline plan"),
-    (T5Config(), "t5 is an encoder-decoder"),
-    (MixtralConfig(**SIZES, output_router_logits=True), "router loss of mixtral .* set output_router_logits to false"),
-    (GraniteConfig(**SIZES, embedding_multiplier=12.0), "granite cannot be split exactly: .*embedding_multiplier"),
+    (XGLMConfig(), "xglm has no pipeline plan"),
+    (HrmTextConfig(), r"hrm_text cannot be cut between its layers: .*nested loops"),
+    (OPTConfig(layerdrop=0.1), r"opt leaves out layers at random \(layerdrop=0\.1\).*set layerdrop to 0"),
+    (GPT2Config(n_layer=0), r"needs at least one block \(transformer\.h of GPT2LMHeadModel has none\)"),
 ]
 
 
@@ -147,13 +146,6 @@ def test_what_cannot_be_split_exactly_is_refused_by_name(config: Any, message: s
         HuggingFaceModel.from_config(config)
 
 
-def test_a_known_unsplittable_family_is_refused() -> None:
-    config = llama()
-    config.model_type = "hrm_text"
-    with pytest.raises(ModelError, match=r"hrm_text has a pipeline plan but cannot be cut: .*nested loops"):
-        check_config(config)
-
-
 def test_a_plan_of_unknown_form_is_refused() -> None:
     config = llama()
     config.base_model_pp_plan = {"layers": ([], []), "norm": ([], [])}
@@ -161,20 +153,18 @@ def test_a_plan_of_unknown_form_is_refused() -> None:
         HuggingFaceModel.from_config(config)
 
 
-def test_a_weight_outside_of_the_plan_is_refused() -> None:
+def test_a_weight_that_the_configuration_does_not_build_is_refused() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(llama())
         model.model.extra = torch.nn.Linear(2, 2)
-    with pytest.raises(ModelError, match=r"model\.extra\.weight of LlamaForCausalLM does not"):
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM is not what its configuration builds: model\.extra\."):
         HuggingFaceModel(model)
 
 
-def test_a_classification_head_is_refused() -> None:
-    from transformers import AutoModelForSequenceClassification
-
-    with torch.device("meta"):
-        model = AutoModelForSequenceClassification.from_config(llama())
-    with pytest.raises(ModelError, match="LlamaForSequenceClassification plans none; use the ForCausalLM class"):
+def test_a_weight_outside_of_all_modules_is_refused() -> None:
+    model = AutoModelForCausalLM.from_config(llama())
+    model.model.scale = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(ModelError, match=r"but model\.scale of LlamaForCausalLM does not; write a module"):
         HuggingFaceModel(model)
 
 
@@ -185,8 +175,8 @@ def test_blocks_called_out_of_order_are_refused(monkeypatch: pytest.MonkeyPatch)
     inner = kind.forward
 
     def twice(self: Any, **kwargs: Any) -> Any:
-        kwargs["inputs_embeds"] = inner(self, **kwargs).last_hidden_state
-        return inner(self, **kwargs)
+        hidden = inner(self, **kwargs).last_hidden_state
+        return inner(self, **{**kwargs, "input_ids": None, "inputs_embeds": hidden})
 
     monkeypatch.setattr(kind, "forward", twice)
     with pytest.raises(ModelError, match="does not call each block once and in order"):
@@ -196,5 +186,5 @@ def test_blocks_called_out_of_order_are_refused(monkeypatch: pytest.MonkeyPatch)
 def test_a_missing_input_is_named() -> None:
     model = HuggingFaceModel.from_config(llama())
     stage = model.build_stage(0, 6, seed=0, device=CPU)
-    with pytest.raises(ModelError, match=r"first stage reads 'input_ids' from each microbatch .it holds tokens."):
+    with pytest.raises(ModelError, match=r"every stage reads 'input_ids' from each microbatch .it holds tokens."):
         stage.module(None, {"tokens": torch.zeros(1, 2)})

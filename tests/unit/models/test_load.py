@@ -101,7 +101,6 @@ def test_a_factory_gives_every_rank_the_same_weights_and_leaves_the_random_state
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"compile": True}, "compile = true is not built yet"),
         ({"config": {"num_hiden_layers": 2}}, "no 'num_hiden_layers' .*did you mean 'num_hidden_layers'"),
         ({"hf": "nowhere/at-all"}, "local folder with a config.json .nowhere/at-all has none."),
         ({"factory": "no.such:thing"}, "'no.such:thing' cannot be imported"),

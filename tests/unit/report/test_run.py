@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fullbore.costs.layer import LayerCost, write_costs
+from fullbore.costs.links import Link
+from fullbore.costs.rehearsal import Rehearsal
 from fullbore.costs.stage import StageCost
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import write_recipe
@@ -23,3 +26,17 @@ def test_a_plan_without_costs_predicts_nothing(tmp_path: Path) -> None:
     assert predicted_timeline(tmp_path) is None
     write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 1, 3, (1, 1), "1f1b"))
     assert predicted_timeline(tmp_path) is None
+
+
+def test_the_links_of_an_emulated_run_are_part_of_the_prediction(tmp_path: Path) -> None:
+    """They stand in its profile, and what crosses follows from the cut."""
+    layers = [LayerCost(f"layers.{i}", 10, 10, 10, output_bytes=100 * i) for i in range(4)]
+    links = [Link(5, 10**9), Link(7)]
+    recipe = Recipe(Layout(3), 1, 4, (1, 2, 1), "1f1b")
+    costs = [StageCost(10, 10, 10), StageCost(20, 20, 20), StageCost(10, 10, 10)]
+    write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
+    write_costs(tmp_path / "profile.json", layers, **Rehearsal(links=tuple(links)).document())
+    schedule = get("1f1b").build(3, num_microbatches=4)
+    assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs, links=links, message_bytes=[0, 200])
+    write_costs(tmp_path / "profile.json", layers)
+    assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fullbore.costs.stage import StageCost
+from fullbore.report.slow_stage import render_slow_stage
 from fullbore.report.summary import render_summary
 from fullbore.timeline.span import Timeline
-from tests.support.timelines import measured, of_schedule
+from tests.support.timelines import measured
+from tests.unit.report.test_slow_stage import FOUND
 
 EVEN = measured(ranks=2, microbatches=4, start_ns=10**15)
 UNEVEN = measured(ranks=2, microbatches=4, forwards=[1_000_000, 2_000_000])
@@ -24,32 +25,18 @@ def test_an_even_run_shows_the_step_the_table_and_the_numbers_side_by_side() -> 
     assert "bubble fraction  20.0% of wall time, predicted 20.0%" in lines
     assert "pipeline pass    15.43 ms, predicted 15.43 ms (+0.0%)" in lines
     assert "clocks           agree to 12.3 us; shorter waits mean nothing" in lines
-    assert "imbalance" not in text
     assert max(map(len, lines)) <= 90
 
 
-def test_an_uneven_run_names_the_stage_and_says_it_is_not_waiting() -> None:
-    lines = render_summary(UNEVEN, predicted=EVEN, width=90, run_dir=Path("runs/first")).splitlines()
+def test_an_uneven_run_names_the_slow_stage_before_where_to_look_next() -> None:
+    lines = render_summary(UNEVEN, predicted=EVEN, width=90, slow_stage=FOUND, run_dir=Path("runs/first")).splitlines()
     assert "slowest stage    1: computes 20.00 ms a step, 1.33 times the mean" in lines
-    assert (
-        "stage 1 computes 33% more than the mean: imbalance, not waiting; "
-        "`fullbore partition runs/first -p 2` cuts by what the stages of this run took"
-    ) in lines
-    assert "every span: `fullbore trace export runs/first -o trace.json`, then open it in ui.perfetto.dev" in lines
+    assert lines[-7:-2] == render_slow_stage(FOUND).splitlines()
+    assert lines[-1] == "every span: `fullbore trace export runs/first -o trace.json`, then open it in ui.perfetto.dev"
 
 
-def test_where_waiting_is_the_larger_loss_it_is_not_called_imbalance_alone() -> None:
-    """One microbatch: each stage waits for the whole of the other."""
-    step = measured(ranks=2, microbatches=1, forwards=[1_000_000, 2_000_000])
-    text = render_summary(step, predicted=None, width=90)
-    assert "stage 1 computes 33% more than the mean: imbalance, and more than that is lost to waiting" in text
-
-
-def test_the_advice_says_how_many_stages_a_rank_has() -> None:
-    costs = [StageCost(1000, 1000, 0)] * 3 + [StageCost(2000, 2000, 0)]
-    step = of_schedule("looped-bfs", ranks=2, microbatches=4, costs=costs)
-    text = render_summary(step, predicted=None, width=90, run_dir=Path("runs/first"), schedule="looped-bfs")
-    assert "`fullbore partition runs/first -p 2 -v 2 --schedule looped-bfs` cuts by" in text
+def test_nothing_slow_is_not_talked_about() -> None:
+    assert "slow stage" not in render_summary(UNEVEN, predicted=EVEN, width=90, run_dir=Path("runs/first"))
 
 
 def test_without_a_prediction_nothing_is_compared() -> None:

@@ -1,26 +1,76 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from fullbore.runtime.board import ProgressBoard
+import pytest
+
+from fullbore.runtime.board import START_UP, BoardEntry, ProgressBoard, evaluation_name, step_name
 
 
 def test_each_rank_reads_what_another_wrote(tmp_path: Path) -> None:
     path = tmp_path / "board"
-    ours, theirs = ProgressBoard(path, num_ranks=2), ProgressBoard(path, num_ranks=2)
-    theirs.write(1, step=3, doing="1F2", waiting=True)
+    ours, theirs = (ProgressBoard(path, num_ranks=2, timeout_s=4.0) for _ in range(2))
+    theirs.write(1, period=step_name(3), doing="1F2", waiting=True)
     entry = ours.read(1)
-    assert (entry.step, entry.doing, entry.waiting) == (3, "1F2", True)
-    assert entry.describe() == "1F2 of step 3"
-    assert ours.read(0).describe() == "start-up"
+    assert (entry.sequence, entry.patience_s, entry.waiting) == (1, 4.0, True)
+    assert (entry.doing, entry.period) == ("1F2", "step 3")
+    assert ours.read(0).sequence == 0
     ours.close()
     theirs.close()
 
 
 def test_what_does_not_fit_is_cut_off_and_leaves_the_neighbour_alone(tmp_path: Path) -> None:
     board = ProgressBoard(tmp_path / "board", num_ranks=2)
-    board.write(1, step=1, doing="1F0", waiting=False)
-    board.write(0, step=1, doing="x" * 500, waiting=False)
-    assert board.read(0).doing == "x" * 96
+    board.write(1, period="step 1", doing="1F0", waiting=False)
+    board.write(0, period="step 1" * 99, doing="x" * 500, waiting=False)
+    assert board.read(0).doing == "x" * 63
     assert board.read(1).doing == "1F0"
     board.close()
+
+
+def test_start_up_may_take_longer_than_a_step_and_some_work_as_long_as_it_likes(tmp_path: Path) -> None:
+    board = ProgressBoard(tmp_path / "board", num_ranks=1, timeout_s=4.0)
+    board.start_up(0, "reading the data")
+    assert board.read(0).patience_s == START_UP * 4.0
+    board.unhurried(0, "comparing")
+    assert board.read(0).patience_s is None
+    board.close()
+
+
+def test_a_rank_that_waited_in_vain_stays_a_waiting_one(tmp_path: Path) -> None:
+    """Its neighbours take it for a victim, not for the rank that is stuck."""
+    board = ProgressBoard(tmp_path / "board", num_ranks=1)
+    board.start_up(0, "building its stage")
+    with board.waiting(0):
+        assert board.read(0).waiting
+    assert not board.read(0).waiting
+    with pytest.raises(TimeoutError), board.waiting(0):
+        raise TimeoutError
+    assert (board.read(0).waiting, board.read(0).doing) == (True, "building its stage")
+    board.close()
+
+
+def test_a_board_is_never_opened_through_a_link(tmp_path: Path) -> None:
+    """Under torchrun its name can be guessed, and the folder is everybody's."""
+    (tmp_path / "board").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=os.strerror(40)):
+        ProgressBoard(tmp_path / "board", num_ranks=1)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("doing", "period", "where", "has_been"),
+    [
+        ("1F2", "step 3", "in 1F2 of step 3", "in 1F2 of step 3"),
+        ("the optimizer", "step 3", "in the optimizer of step 3", "in the optimizer of step 3"),
+        ("drawing the batch", "step 3", "while drawing the batch of step 3", "drawing the batch of step 3"),
+        ("reading the data", "", "while reading the data", "reading the data"),
+        ("1F2", evaluation_name(3), "in 1F2 of the evaluation after step 2", "in 1F2 of the evaluation after step 2"),
+        ("1F2", evaluation_name(1), "in 1F2 of the evaluation before step 1", "in 1F2 of the evaluation before step 1"),
+        ("", "", "while starting", "starting"),
+    ],
+)
+def test_a_place_reads_well_in_a_sentence(doing: str, period: str, where: str, has_been: str) -> None:
+    entry = BoardEntry(1, 1, None, False, doing, period)
+    assert (entry.where(), entry.has_been()) == (where, has_been)

@@ -106,9 +106,9 @@ def test_receives_are_posted_ahead_to_the_lanes_depth_and_sends_are_not_waited_f
     made.run([{}] * 3)
     assert log == [
         *("post", "post", "post", "post"),  # two activations, two gradients: the depth of each lane
-        *("wait", "post", "F0", "send"),  # the third activation's buffer as soon as one is used
+        *("wait", "F0", "send", "post"),  # the third activation's buffer once one is used and nobody waits for us
         *("wait", "F1", "send"),
-        *("wait", "post", "B0", "send"),
+        *("wait", "B0", "send", "post"),
         *("wait", "F2", "send"),
         *("wait", "B1", "send", "wait", "B2", "send"),
         "drain",

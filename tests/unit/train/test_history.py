@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from fullbore.config.run import PipelineConfig, RunConfig
+from fullbore.costs.layer import LayerCost
 from fullbore.costs.stage import StageCost
 from fullbore.plan.resolve import resolve
 from fullbore.runtime.mesh import Mesh
@@ -62,4 +63,26 @@ def test_the_bottleneck_is_a_stage_and_the_bubble_is_the_timelines() -> None:
     history.step_ns.append(10)
     config = RunConfig(pipeline=PipelineConfig(schedule="interleaved-1f1b", microbatches=4, partition="equal"))
     resolved = resolve(config, costs=None, layer_names=["a", "b", "c", "d"])
-    assert history.result(run_dir="x", tokens_per_step=1, resolved=resolved, problems=[]).bottleneck_stage == 2
+    assert history.result(run_dir="x", resolved=resolved, problems=[]).bottleneck_stage == 2
+
+
+@pytest.mark.parametrize("num_steps", [2, 30])
+def test_the_slow_stage_is_that_of_the_last_steps(num_steps: int) -> None:
+    """Not of the first, which warms up: there rank 0 was slow. Recomputation is part of what a layer should take."""
+    schedule = get("1f1b").build(2, num_microbatches=4)
+    first = simulate(schedule, costs=[StageCost(900, 900, 900), StageCost(20, 20, 20)])
+    usual = simulate(schedule, costs=[StageCost(20, 20, 20), StageCost(60, 120, 60)])
+    history = History()
+    for timeline in [first] + [usual] * (num_steps - 1):
+        history.account(_spans(timeline, 1), num_ranks=2, mesh=cast(Mesh, Everyone(timeline)))
+        history.step_ns.append(10)
+    layers = [LayerCost(f"layers.{i}", 10, 10, 10) for i in range(8)]
+    config = RunConfig(
+        pipeline=PipelineConfig(microbatches=4, partition=(2, 6), recompute=[f"layers.{i}" for i in range(2, 8)])
+    )
+    resolved = resolve(config, costs=layers, layer_names=[layer.name for layer in layers])
+    found = history.result(run_dir="x", resolved=resolved, problems=[], costs=layers).slow_stage
+    assert found is not None
+    assert (found.stage, found.factor, found.device_factor) == (1, 4.0, 1.0)
+    assert found.better_layers_per_stage == (4, 4)
+    assert len(history.recent) == min(num_steps - 1, 20)

@@ -1,0 +1,1 @@
+"""What fullbore is measured against, one file a system."""

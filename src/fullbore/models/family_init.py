@@ -1,0 +1,90 @@
+"""The family's own initialiser, applied to one layer at a time.
+
+transformers initialises module by module, children before their parents, and a parent may set again what lies in its
+children: T5's embedding is drawn by the model around it. So a layer's parts are set first, and then the frames around
+them, in which every other module still is on the meta device, where setting it does nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as hf_init
+
+from fullbore.models.layer import Layer
+from fullbore.models.pipeline_plan import PipelinePlan
+from fullbore.models.tiny import built_small
+
+__all__ = ["FamilyInit"]
+
+
+class FamilyInit:
+    """Of one model on the meta device."""
+
+    def __init__(self, model: Any, plan: PipelinePlan) -> None:
+        self._model = model
+        self._plan = plan
+        self._constants: dict[str, Tensor] | None = None
+
+    def __call__(self, layer: Layer) -> None:
+        """Set every tensor of ``layer``, a copy with room for values; random ones from torch's generator."""
+        for name, module in layer.parts:
+            with hf_init.guard_torch_init_functions():
+                module.apply(self._owner(name)._init_weights)
+        self._frames(layer)
+        for key, tensor in (*layer.parameters(), *layer.buffers()):
+            if tensor.is_floating_point() and tensor.isnan().all():
+                found = self._constant(key)
+                if found is not None and found.shape == tensor.shape:
+                    tensor.copy_(found)
+
+    def _owner(self, name: str) -> Any:
+        """The innermost model around a part: a text model inside a larger one has an initialiser of its own."""
+        around = [frame for frame in self._plan.frames if not frame or name == frame or name.startswith(f"{frame}.")]
+        found = (self._model.get_submodule(frame) for frame in around)
+        return next(module for module in found if isinstance(module, PreTrainedModel))
+
+    def _constant(self, key: str) -> Tensor | None:
+        """A number that the constructor puts there, such as a learned activation's: the same in any two models that are
+        as small as they can be."""
+        if self._constants is None:
+            built = [built_small(self._model, seed=seed) for seed in (1, 2)]
+            one, other = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in built)
+            self._constants = {name: t.detach() for name, t in one.items() if torch.equal(t, other[name])}
+        return self._constants.get(key)
+
+    def _frames(self, layer: Layer) -> None:
+        parts = dict(layer.parts)
+        if not any(name in parts for name in self._plan.called):
+            return
+        own = {
+            id(theirs): mine
+            for name, module in layer.parts
+            for theirs, mine in zip(self._model.get_submodule(name).parameters(), module.parameters(), strict=True)
+        }
+        made = self._frame("", parts, own)
+        with hf_init.guard_torch_init_functions():
+            for name in self._plan.frames:
+                self._owner(name)._init_weights(made.get_submodule(name))
+
+    def _frame(self, name: str, parts: dict[str, nn.Module], own: dict[int, nn.Parameter]) -> nn.Module:
+        """A copy of one frame around the same modules, but for the layer's."""
+        frame: nn.Module = copy.copy(self._model.get_submodule(name))
+        frame._modules = dict(frame._modules)
+        for child, module in list(frame._modules.items()):
+            full = f"{name}.{child}" if name else child
+            if full in self._plan.frames:
+                frame._modules[child] = self._frame(full, parts, own)
+            elif full in parts:
+                frame._modules[child] = parts[full]
+            elif module is not None and any(id(p) in own for p in module.parameters(recurse=False)):
+                alias = copy.copy(module)
+                alias._parameters = {
+                    key: None if p is None else own.get(id(p), p) for key, p in module._parameters.items()
+                }
+                frame._modules[child] = alias
+        return frame

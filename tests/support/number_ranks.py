@@ -1,0 +1,472 @@
+"""What ranks see of the numbers: gradients, norms, skipped steps, memory. All scenarios in one group of processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import fullbore
+from fullbore.config.run import OptimizerConfig
+from fullbore.errors import FullboreError
+from fullbore.models.layered import Objective
+from fullbore.models.load import layered
+from fullbore.models.next_token import next_token_objective
+from fullbore.runtime.batch import split_batch
+from fullbore.runtime.device import CpuDevice
+from fullbore.runtime.launch import Worker, launch
+from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.optimizer import MasterOptimizer
+from fullbore.runtime.pipeline import Pipeline
+from fullbore.verify.reference import Observed, run_reference
+from tests.support import chains
+from tests.support.ranks import PRELOAD, SQUARED_ERROR, chain_batch, chain_model, group
+
+SGD = OptimizerConfig(name="sgd", lr=0.05, weight_decay=0.0, clip_norm=0.5)
+ADAMW = OptimizerConfig(lr=0.01, clip_norm=1.0)
+
+
+def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
+    """Results by rank of functions of this module, by name."""
+    by_rank = launch("tests.support.number_ranks:run_all", names, num_ranks=num_ranks, preload=PRELOAD)
+    return {name: [results[name] for results in by_rank] for name in names}
+
+
+def run_all(worker: Worker, names: Sequence[str]) -> dict[str, Any]:
+    mesh = group(worker)
+    found = {name: globals()[name](mesh) for name in names}
+    mesh.sum([0.0])
+    mesh.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some steps of one pipeline on one rank, clipped, with an optimizer; and of one process."""
+
+    seen: Observed
+    expected: Observed
+    """The whole model's."""
+
+    norms: tuple[float, ...]
+    copies_equal: tuple[bool, ...]
+    """After each step: have all ranks that hold a weight the same bits of it?"""
+
+    changed: int
+    """Weights of this rank that are not what they were."""
+
+    num_weights: int
+    num_states: int
+    """Optimizer tensors of the weights that this rank owns."""
+
+    peak: int
+
+
+def pipeline_of(
+    module: Any, mesh: Mesh, *, microbatches: int = 2, objective: Objective = SQUARED_ERROR, **more: Any
+) -> Pipeline:
+    return Pipeline(
+        module,
+        num_microbatches=microbatches,
+        objective=objective,
+        device=CpuDevice(),
+        mesh=mesh,
+        timeout_s=30.0,
+        **more,
+    )
+
+
+def trained(
+    make: Any,
+    batch: Mapping[str, Tensor],
+    mesh: Mesh,
+    *,
+    cut: Sequence[int] | str = "equal",
+    steps: int = 3,
+    microbatches: int = 2,
+    optimizer: OptimizerConfig = SGD,
+    objective: Objective = SQUARED_ERROR,
+    **more: Any,
+) -> Run:
+    pipeline = pipeline_of(make(), mesh, microbatches=microbatches, objective=objective, layers_per_stage=cut, **more)
+    update = MasterOptimizer(pipeline.weights(), config=optimizer)
+    initial = _copies(pipeline.weights())
+    everywhere = {k: v for part in mesh.gather({**initial, **_copies(pipeline.buffers())}) for k, v in part.items()}
+    losses, norms, equal, first = [], [], [], {}
+    for step in range(steps):
+        losses.append(pipeline.step(batch))
+        first = first if step else _copies(pipeline.gradients())
+        norms.append(pipeline.clip_grad_norm(optimizer.clip_norm))
+        assert pipeline.finite
+        update.step(pipeline.gradients(), lr=optimizer.lr)
+        pipeline.zero_grad()
+        equal.append(_copies_are_equal(pipeline, mesh))
+    seen = Observed(tuple(losses), first, _copies(pipeline.weights()), _copies(pipeline.buffers()))
+    peak = pipeline.peak_activations
+    owned = sum(
+        1 for name in update.state() if name.endswith("exp_avg") and pipeline.owns(name.removesuffix(".exp_avg"))
+    )
+    pipeline.release()
+    expected = run_reference(
+        layered(make()),
+        [split_batch(batch, microbatches)] * steps,
+        objective=objective,
+        initial=everywhere,
+        optimizer=optimizer,
+        device=torch.device("cpu"),
+    )
+    changed = sum(not torch.equal(tensor, initial[name]) for name, tensor in seen.parameters.items())
+    return Run(seen, expected, tuple(norms), tuple(equal), changed, len(initial), owned, peak)
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _copies_are_equal(pipeline: Pipeline, mesh: Mesh) -> bool:
+    held: dict[str, Tensor] = {}
+    for part in mesh.gather(_copies(pipeline.weights())):
+        for name, tensor in part.items():
+            if not torch.equal(held.setdefault(name, tensor), tensor):
+                return False
+    return True
+
+
+# Models
+
+
+class Penalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, value: Tensor) -> Tensor:
+        hidden = torch.tanh(self.linear(value))
+        fullbore.auxiliary_loss(0.01 * hidden.square().mean())
+        return hidden
+
+
+def mlp4() -> nn.Sequential:
+    """Layer 1, of stage 0, adds 0.01 * mean(h^2) to the objective."""
+    torch.manual_seed(2)
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
+    return nn.Sequential(layers[0], Penalised(), *layers[2:]).double()
+
+
+class Head(nn.Module):
+    """The embedding's weight once more."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.weight = embedding.weight
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value @ self.weight.T
+
+
+def language_model(*, tied: bool = True, dtype: torch.dtype = torch.float64, width: int = 32) -> nn.Sequential:
+    """Vocabulary 97; four blocks with a residual; the head is the embedding's weight where tied."""
+    torch.manual_seed(8)
+    embedding = nn.Embedding(97, width)
+    nn.init.normal_(embedding.weight, std=0.1)
+    blocks = [Block(width) for _ in range(4)]
+    head = Head(embedding) if tied else nn.Linear(width, 97, bias=False)
+    return nn.Sequential(embedding, *blocks, head).to(dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, value: Tensor) -> Tensor:
+        output: Tensor = value + self.down(torch.tanh(self.up(self.norm(value))))
+        return output
+
+
+def tokens(rows: int = 8, *, seed: int = 1) -> dict[str, Tensor]:
+    drawn = torch.randint(0, 97, (rows, 13), generator=torch.Generator().manual_seed(seed))
+    return {"inputs": drawn[:, :-1], "labels": drawn[:, 1:]}
+
+
+# Scenarios
+
+
+def auxiliary_losses(mesh: Mesh) -> dict[int, Run]:
+    return {m: trained(mlp4, chains.batch(), mesh, microbatches=m) for m in (1, 4)}
+
+
+def sum_over_a_given_count(mesh: Mesh) -> tuple[float, dict[str, Tensor]]:
+    """A sum over the microbatch, and the total of 4 that the user knows."""
+    per_sample = Objective(
+        loss_sum=lambda output, batch: ((output - batch["targets"]) ** 2).sum(),
+        count=lambda batch: len(batch["inputs"]),
+    )
+    pipeline = pipeline_of(chain_model(), mesh, objective=per_sample)
+    seen = pipeline.step(chain_batch()), _copies(pipeline.gradients())
+    pipeline.release()
+    return seen
+
+
+def tied_copies(mesh: Mesh) -> Run:
+    return trained(
+        language_model, tokens(), mesh, steps=20, microbatches=4, optimizer=ADAMW, objective=next_token_objective()
+    )
+
+
+def clipped_in_float32(mesh: Mesh) -> Run:
+    return trained(
+        lambda: language_model(dtype=torch.float32),
+        tokens(),
+        mesh,
+        steps=20,
+        microbatches=4,
+        optimizer=OptimizerConfig(name="sgd", lr=0.05, weight_decay=0.0, clip_norm=0.05),
+        objective=next_token_objective(),
+    )
+
+
+def every_part_trains(mesh: Mesh) -> Run:
+    return trained(
+        lambda: language_model(tied=False),
+        tokens(),
+        mesh,
+        steps=5,
+        microbatches=2,
+        optimizer=ADAMW,
+        objective=next_token_objective(),
+    )
+
+
+def frozen_stages(mesh: Mesh) -> dict[str, Run]:
+    def frozen(*layers: int) -> Any:
+        def make() -> nn.Sequential:
+            torch.manual_seed(3)
+            module = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))).double()
+            for layer in layers:
+                module[layer].requires_grad_(False)
+            return module
+
+        return make
+
+    def without_parameters() -> nn.Sequential:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Tanh(), nn.Tanh()).double()
+
+    cases = {"tanh": without_parameters, "last": frozen(2, 3), "first": frozen(0, 1), "between": frozen(1, 2)}
+    return {
+        name: trained(make, chains.batch(), mesh, cut=[2, 2], optimizer=optimizer)
+        for name, make in cases.items()
+        for optimizer in (SGD,)
+    }
+
+
+def frozen_afterwards(mesh: Mesh) -> list[str]:
+    """What a step says after a weight of the last rank was frozen, and after one of the first was unfrozen."""
+    said = []
+    for rank, before in ((mesh.num_ranks - 1, True), (0, False)):
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).double()
+        module[0].requires_grad_(before)
+        pipeline = pipeline_of(module, mesh)
+        if mesh.rank == rank:
+            for weight in pipeline.weights().values():
+                weight.requires_grad_(not before)
+        try:
+            pipeline.step(chains.batch())
+        except FullboreError as error:
+            said.append(f"{type(error).__name__}: {error}")
+        pipeline.release()
+    return said
+
+
+def trees(mesh: Mesh) -> dict[tuple[str, int], Run]:
+    """Every kind of chain at every cut in two."""
+    found = {}
+    for name in chains.CHAINS:
+        layers = len(layered(chains.made(name)).layer_names)
+        for cut in range(1, layers):
+            steps = 5 if name == "in-place ReLU" else 2
+            found[name, cut] = trained(
+                lambda name=name: chains.made(name), chains.batch(), mesh, cut=[cut, layers - cut], steps=steps
+            )
+    return found
+
+
+def peaks(mesh: Mesh) -> dict[tuple[str, int], int]:
+    """Most stage-microbatches alive on this rank."""
+    found = {}
+    for schedule in ("1f1b", "gpipe"):
+        for microbatches in (1, 2, 8):
+            pipeline = pipeline_of(
+                nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double(),
+                mesh,
+                microbatches=microbatches,
+                schedule=schedule,
+            )
+            pipeline.step(chains.batch())
+            found[schedule, microbatches] = pipeline.peak_activations
+            pipeline.release()
+    return found
+
+
+def narrow_gradients(mesh: Mesh) -> float:
+    """The largest relative error of a bfloat16 model's gradients over 64 microbatches that are all alike."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)).bfloat16()
+    row = torch.randn(1, 8).bfloat16()
+    batch = {"inputs": row.repeat(64, 1), "targets": torch.ones(64, 8).bfloat16()}
+    found = []
+    for microbatches, samples in ((64, 64), (1, 1)):
+        pipeline = pipeline_of(module, mesh, microbatches=microbatches)
+        pipeline.step({name: tensor[:samples] for name, tensor in batch.items()})
+        found.append(_copies(pipeline.gradients()))
+        pipeline.release()
+    many, once = found
+    worst = max(float((many[n] - once[n]).abs().max() / once[n].abs().max()) for n in once)
+    return mesh.max([worst])[0]
+
+
+class Normed(nn.Module):
+    """Has running statistics, into which a forward counts whatever comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.norm(self.linear(value))
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A step with something infinite, between two that count; by rank."""
+
+    finite: tuple[bool, ...]
+    untouched: bool
+    """Weights, optimizer state and running statistics are bit by bit what they were before it."""
+
+    went_on: bool
+    """The step after it changed every trainable weight."""
+
+    counters: tuple[float, ...]
+    """AdamW's step counts at the end."""
+
+
+def a_step_is_skipped(mesh: Mesh) -> dict[str, Skipped]:
+    return {where: _skip(mesh, where) for where in ("input", "gradient of stage 1", "target")}
+
+
+def _skip(mesh: Mesh, where: str) -> Skipped:
+    torch.manual_seed(4)
+    pipeline = pipeline_of(nn.Sequential(Normed(), Normed()).double(), mesh)
+    update = MasterOptimizer(pipeline.weights(), config=ADAMW)
+    held = lambda: [*pipeline.weights().values(), *update.state().values(), *pipeline.buffers().values()]  # noqa: E731
+    finite, untouched, went_on = [], False, False
+    for step in range(3):
+        batch = {name: tensor.clone() for name, tensor in chains.batch().items()}
+        if step == 1 and where != "gradient of stage 1":
+            batch["inputs" if where == "input" else "targets"][5, 2] = math.inf if where == "input" else math.nan
+        before = [tensor.detach().clone() for tensor in held()]
+        pipeline.step(batch)
+        if step == 1 and where == "gradient of stage 1" and mesh.rank == 1:
+            next(iter(pipeline.gradients().values()))[0] = math.inf
+        pipeline.clip_grad_norm(1.0)
+        finite.append(pipeline.finite)
+        if pipeline.finite:
+            update.step(pipeline.gradients(), lr=0.01)
+        pipeline.zero_grad()
+        same = [torch.equal(now, then) for now, then in zip(held(), before, strict=True)]
+        untouched = all(same) if step == 1 else untouched
+        went_on = not any(same[: len(pipeline.weights())])
+    counters = tuple(float(v) for name, v in update.state().items() if name.endswith(".step"))
+    pipeline.release()
+    return Skipped(tuple(finite), untouched, went_on, counters)
+
+
+@dataclass(frozen=True)
+class Half:
+    """A float16 run."""
+
+    losses: tuple[float, ...]
+    scales: tuple[float, ...]
+    finite: tuple[bool, ...]
+    dtypes: set[torch.dtype]
+    state: dict[str, float]
+
+
+def float16(mesh: Mesh) -> Half:
+    """Twelve steps; the scale starts so high that the first ones overflow on one of the stages."""
+    pipeline = pipeline_of(language_model(dtype=torch.float16), mesh, microbatches=4, objective=next_token_objective())
+    assert pipeline.loss_scaler is not None
+    pipeline.loss_scaler.load({"scale": 2.0**24, "good_steps": 0.0})
+    update = MasterOptimizer(pipeline.weights(), config=ADAMW)
+    losses, scales, finite = [], [], []
+    for _ in range(16):
+        scales.append(pipeline.loss_scaler.scale)
+        losses.append(pipeline.step(tokens()))
+        pipeline.clip_grad_norm(1.0)
+        finite.append(pipeline.finite)
+        if pipeline.finite:
+            update.step(pipeline.gradients(), lr=0.01)
+        pipeline.zero_grad()
+    dtypes = {gradient.dtype for gradient in update.state().values()}
+    state = pipeline.loss_scaler.state()
+    pipeline.release()
+    return Half(tuple(losses), tuple(scales), tuple(finite), dtypes, state)
+
+
+def bytes_by_microbatches(mesh: Mesh) -> dict[int, tuple[int, int, int]]:
+    """m -> bytes of gradients, of parameters, and the most that autograd kept at once, on this rank; batch 32."""
+    found = {}
+    for microbatches in (4, 8, 16, 32):
+        torch.manual_seed(1)
+        module = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.Tanh()) for _ in range(4)))
+        pipeline = pipeline_of(module, mesh, microbatches=microbatches)
+        kept = Kept(pipeline)
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda entry: entry.tensor):
+            pipeline.step(
+                {
+                    "inputs": torch.randn(32, 1024, generator=torch.Generator().manual_seed(2)),
+                    "targets": torch.zeros(32, 1024),
+                }
+            )
+        gradients = sum(g.untyped_storage().nbytes() for g in pipeline.gradients().values())
+        parameters = sum(w.numel() * 4 for w in pipeline.weights().values())
+        found[microbatches] = (gradients, parameters, kept.peak)
+        pipeline.release()
+    return found
+
+
+class Kept:
+    """Bytes that autograd keeps, as they come and go; a model's own weights do not count."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._own = {weight.data_ptr() for weight in pipeline.weights().values()}
+        self.now = 0
+        self.peak = 0
+
+    def pack(self, tensor: Tensor) -> Entry:
+        counts = tensor.device.type != "meta" and tensor.data_ptr() not in self._own
+        return Entry(tensor, self, tensor.numel() * tensor.element_size() if counts else 0)
+
+
+class Entry:
+    """One saved tensor, counted for as long as the graph has it."""
+
+    def __init__(self, tensor: Tensor, kept: Kept, size: int) -> None:
+        self.tensor = tensor
+        self._kept = kept
+        self._size = size
+        kept.now += size
+        kept.peak = max(kept.peak, kept.now)
+
+    def __del__(self) -> None:
+        self._kept.now -= self._size

@@ -1,0 +1,119 @@
+"""A model cut into stages that run one after the other in this process, each with its real engine.
+
+Everything but the transport is real: leaves are cut off at each boundary, gradients come back through it. All
+microbatches go forward first, then all backward, so several are alive at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fullbore.ids import MicrobatchIndex
+from fullbore.models.auxiliary import num_samples
+from fullbore.models.compiled import apply_compile
+from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective, Parcel
+from fullbore.models.randomness import RandomKeys, apply_keys
+from fullbore.models.recompute import apply_recompute
+from fullbore.runtime.eager import EagerEngine, EvaluationEngine
+from fullbore.runtime.gradients import GradientStore
+
+CPU = torch.device("cpu")
+
+SQUARED_ERROR = Objective(
+    loss_sum=lambda output, batch: ((output - batch["targets"]) ** 2).sum(),
+    count=lambda batch: batch["targets"].numel(),
+)
+
+
+class Staged:
+    """``cuts``: ``[0, 3, 6]`` is two stages of three layers."""
+
+    def __init__(
+        self,
+        model: LayeredModel,
+        cuts: Sequence[int],
+        *,
+        objective: Objective = SQUARED_ERROR,
+        seed: int = 0,
+        recompute: Sequence[str] = (),
+        compiled: bool = False,
+    ) -> None:
+        self.objective = objective
+        self.stages: list[BuiltStage] = []
+        self.engines: list[EagerEngine] = []
+        self.undo: list[Callable[[], None]] = []
+        keys = RandomKeys(seed, device=CPU)
+        for first, end in itertools.pairwise(cuts):
+            stage = model.build_stage(first, end, seed=seed, device=CPU)
+            if compiled:
+                self.undo.append(apply_compile(stage.layer_modules, device=CPU))
+            self.undo.append(apply_keys(stage.parts, keys))
+            here = [name for name in recompute if name in stage.layers]
+            self.undo.append(apply_recompute(stage, here, around=lambda _: nullcontext()))
+            self.stages.append(stage)
+            self.engines.append(
+                EagerEngine(
+                    stage.module,
+                    entrance=partial(model.boundary, first) if first else None,
+                    exit=partial(model.boundary, end) if end < cuts[-1] else None,
+                    objective=None if end < cuts[-1] else objective,
+                    keys=keys,
+                )
+            )
+        self.weights = {name: weight for stage in self.stages for name, weight in stage.weights.items()}
+        self.store = GradientStore(self.weights)
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        return {name: buffer for stage in self.stages for name, buffer in stage.buffers.items()}
+
+    def step(self, rounds: Sequence[Sequence[Microbatch]], *, step: int = 1, loss_scale: float = 1.0) -> float:
+        """The loss over all microbatches of all rounds; gradients add up in `store`."""
+        every = [microbatch for one in rounds for microbatch in one]
+        count = sum(self.objective.count(microbatch) for microbatch in every)
+        rows = sum(num_samples(microbatch) for microbatch in every)
+        self.store.loss_scale = loss_scale
+        for engine in self.engines:
+            engine.begin(count, num_samples=rows, step=step, loss_scale=loss_scale)
+        done = 0
+        for one in rounds:
+            for engine in self.engines:
+                engine.first_microbatch = done
+            for index, microbatch in enumerate(one):
+                parcel: Parcel | None = None
+                for engine in self.engines:
+                    parcel = engine.forward(MicrobatchIndex(index), microbatch, parcel)
+            for index in range(len(one)):
+                gradients: Parcel | None = None
+                for engine in reversed(self.engines):
+                    gradients = engine.backward(MicrobatchIndex(index), gradients)
+            done += len(one)
+        loss = float(self.engines[-1].loss_sum or 0.0) / count
+        return loss + sum(float(engine.auxiliary_loss or 0.0) for engine in self.engines)
+
+    def evaluate(self, microbatches: Sequence[Microbatch]) -> float:
+        """The loss in evaluation mode."""
+        engines = [EvaluationEngine(stage.module, objective=None) for stage in self.stages[:-1]]
+        engines.append(EvaluationEngine(self.stages[-1].module, objective=self.objective))
+        for engine in engines:
+            engine.begin()
+        for index, microbatch in enumerate(microbatches):
+            parcel: Parcel | None = None
+            for engine in engines:
+                parcel = engine.forward(MicrobatchIndex(index), microbatch, parcel)
+        for engine in engines:
+            engine.end()
+        assert engines[-1].loss_sum is not None
+        return float(engines[-1].loss_sum) / sum(self.objective.count(microbatch) for microbatch in microbatches)
+
+
+def sliced(batch: Microbatch, number: int) -> list[Microbatch]:
+    """Equal slices along the samples."""
+    parts = {name: tensor.chunk(number) for name, tensor in batch.items()}
+    return [{name: part[index] for name, part in parts.items()} for index in range(number)]

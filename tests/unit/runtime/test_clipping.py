@@ -1,0 +1,46 @@
+"""Norms and clipping on one rank; over several ranks see tests/distributed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fullbore.errors import ConfigError
+from fullbore.ir.recipe import Layout
+from fullbore.runtime.clipping import clip, global_norm
+from fullbore.runtime.device import CpuDevice
+from fullbore.runtime.mesh import Mesh
+
+
+@pytest.fixture
+def alone() -> Mesh:
+    return Mesh(Layout(pipeline=1), device=CpuDevice(), timeout_s=1.0)
+
+
+@pytest.mark.parametrize(("norm_type", "expected"), [(2.0, 5.0), (math.inf, 4.0)])
+def test_norms(norm_type: float, expected: float, alone: Mesh) -> None:
+    assert global_norm([torch.tensor([3.0]), torch.tensor([-4.0])], mesh=alone, norm_type=norm_type) == expected
+    assert global_norm([], mesh=alone, norm_type=norm_type) == 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("norm_type", [2.0, math.inf])
+def test_what_is_not_finite_shows(value: float, norm_type: float, alone: Mesh) -> None:
+    assert not math.isfinite(global_norm([torch.tensor([1.0, value])], mesh=alone, norm_type=norm_type))
+
+
+def test_another_norm_is_refused(alone: Mesh) -> None:
+    with pytest.raises(ConfigError, match=r"2 or infinity .norm_type=1\.0."):
+        global_norm([], mesh=alone, norm_type=1.0)
+
+
+def test_a_generator_is_scaled_and_nothing_at_all_is_fine() -> None:
+    """torchtitan PR #1258: a generator was used up by the norm. DeepSpeed #1522: a stage without any weight crashed."""
+    gradients = [torch.tensor([3.0]), torch.tensor([4.0])]
+    clip((gradient for gradient in gradients), norm=5.0, max_norm=1.0)
+    assert [gradient.item() for gradient in gradients] == pytest.approx([0.6, 0.8], rel=1e-6)
+    clip(iter(()), norm=5.0, max_norm=1.0)
+    clip(gradients, norm=1.0, max_norm=math.inf)
+    assert [gradient.item() for gradient in gradients] == pytest.approx([0.6, 0.8], rel=1e-6)

@@ -1,0 +1,58 @@
+"""Parity is more than equal losses, and less than equal bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fullbore.verify.report import TensorError, VerifyReport
+
+SAME = (TensorError("w1", 0.0), TensorError("w2", 1e-12))
+REPORT = VerifyReport(
+    parity=True,
+    tolerance=1e-9,
+    dtype="float64",
+    steps=2,
+    loss_errors=(0.0, 0.0),
+    initial_weights=(TensorError("w1", 0.0), TensorError("w2", 0.0)),
+    gradients=SAME,
+    parameters=SAME,
+    buffers=(),
+    optimizer="adamw",
+    adamw_parameters=(),
+    undivided_batch=None,
+    not_comparable=(),
+)
+
+
+def test_equal_losses_with_nothing_else_compared_are_no_parity() -> None:
+    """torchtitan #2972: the loss was right and the gradients were four times too large."""
+    assert REPORT.failures == ()
+    assert replace(REPORT, gradients=(), parameters=()).failures == (
+        "no gradient was compared, and equal losses alone prove nothing",
+    )
+    wrong = replace(REPORT, gradients=(TensorError("w1", 3.0), TensorError("w2", 3.0)))
+    assert wrong.failures == ("gradient w1: 3.00e+00", "gradient w2: 3.00e+00")
+    assert wrong.loss_relative_error == 0.0
+
+
+@pytest.mark.parametrize("what", ["initial_weights", "gradients", "parameters", "buffers"])
+def test_everything_that_is_too_far_is_a_failure(what: str) -> None:
+    far = replace(REPORT, **{what: (TensorError("x", 1e-3),)})
+    assert [text for text in far.failures if text.endswith("x: 1.00e-03")] == list(far.failures) != []
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, "the gradient of w2: 1.0e-12"),
+        ({"loss_errors": (1e-16, 0.0)}, "the loss of step 1: 1.0e-16"),
+        ({"loss_errors": (0.0, 1e-16)}, "the gradient of w2: 1.0e-12"),
+        ({"gradients": (TensorError("w1", 0.0),), "loss_errors": (0.0, 2e-16)}, "the loss of step 2: 2.0e-16"),
+        ({"gradients": (TensorError("w1", 0.0),), "parameters": (TensorError("w1", 0.0),)}, None),
+    ],
+)
+def test_the_first_difference_is_first_in_training(changes: dict[str, object], first: str | None) -> None:
+    """torchtitan PR #4312: everything was equal to the last bit but the norm, and the weights that it clipped."""
+    assert replace(REPORT, **changes).first_difference == first  # type: ignore[arg-type]
