@@ -18,11 +18,11 @@ _POINTS = 0.03
 FILES = {name: text for section in sections(ROOT / "docs" / "slow-stage.md") for name, text in section.files.items()}
 
 
-def rehearse(costs: Path, folder: Path, *more: str, cut: list[int]) -> dict[str, Any]:
+def rehearse(costs: Path, folder: Path, *, cut: list[int]) -> dict[str, Any]:
     """Four ranks, eight microbatches, this cut."""
     sizes = ["pipeline.stages=4", "pipeline.microbatches=8", f"pipeline.partition={cut}", f"train.steps={_STEPS}"]
     options = [part for pair in (*sizes, f"train.run_dir={folder}") for part in ("--set", pair)]
-    ran = fullbore("train", "--emulate", str(costs), *options, *more, "--json")
+    ran = fullbore("train", "--emulate", str(costs), *options, "--json")
     assert ran.code == 0, ran.err
     answer: dict[str, Any] = json.loads(ran.out)
     return answer

@@ -1,4 +1,4 @@
-"""A Hugging Face model cut into stages against the unsplit one, with the runtime's engines and the verifier's reference."""
+"""A Hugging Face model in stages against the unsplit one, with the runtime's engines and the verifier's reference."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def assert_parity(
     *,
     number: int = 1,
     recompute: Sequence[str] = (),
-    zero: Sequence[str] = (),
 ) -> Staged:
-    """Loss and every gradient, in float64 within 1e-9 of the largest value. ``zero``: names that have no gradient."""
+    """Loss and every gradient, in float64 within 1e-9 of the largest value; those that are rounding noise (a bias of
+    keys) as noise."""
     staged = Staged(model, cuts, objective=model.objective, recompute=recompute)
     with torch.no_grad():
         for weight in {id(w): w for stage in staged.stages for w in stage.weights.values()}.values():
@@ -38,10 +38,11 @@ def assert_parity(
     assert abs(loss - expected.losses[0]) <= 1e-12 * abs(expected.losses[0])
     found = gradients_of(staged)
     assert found.keys() == expected.gradients.keys()
+    noise = 1e-15 * max(float(gradient.abs().max()) for gradient in expected.gradients.values())
     for name, gradient in expected.gradients.items():
         largest = float(gradient.abs().max())
-        assert (largest > 0) != (name in zero), f"{name}: the largest gradient is {largest}"
-        assert float((found[name] - gradient).abs().max()) <= 1e-9 * max(largest, 1e-30), name
+        assert largest > 0, f"{name} has a zero gradient: nothing is compared"
+        assert float((found[name] - gradient).abs().max()) <= max(1e-9 * largest, noise), name
     return staged
 
 

@@ -27,7 +27,13 @@ T5 = {
     **{"decoder_start_token_id": 0, "pad_token_id": 0},
 }
 BART = {
-    **{"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 64},
+    **{
+        "vocab_size": VOCABULARY,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "max_position_embeddings": 64,
+    },
     **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48},
     **{"bos_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 2},
 }
@@ -85,7 +91,7 @@ def test_decoder_inputs_are_given_or_made_of_the_labels_as_the_model_makes_them(
     other = HuggingFaceModel.from_config(T5Config(**{**T5, "decoder_start_token_id": None})).build_stage(
         0, 7, seed=0, device=CPU
     )
-    with pytest.raises(ModelError, match="cannot make 'decoder_input_ids' of the labels .*set decoder_start_token_id"):
+    with pytest.raises(ModelError, match=r"cannot make 'decoder_input_ids' of the labels .*set decoder_start_token_id"):
         other.module(None, batch)
 
 
