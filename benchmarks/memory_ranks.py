@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import torch
 from peers.torch_pipelining import TorchPipeline
+from rounds import group
 from tensor_bytes import TensorBytes
 from torch import Tensor, nn
 
-from fullbore.ir.recipe import Layout
 from fullbore.models.layered import Objective
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
-from fullbore.session.session import store_of
 
 __all__ = ["Footprint", "MemoryCell", "measure_footprints"]
 
@@ -62,7 +61,7 @@ class Footprint:
 
 def measure_footprints(worker: Worker, cells: Sequence[MemoryCell]) -> list[Footprint]:
     torch.set_num_threads(1)
-    mesh = Mesh(Layout(pipeline=worker.num_ranks), device=CpuDevice(), timeout_s=60.0, store=store_of(worker))
+    mesh = group(worker)
     found = []
     for cell in cells:
         shape = (cell.num_microbatches * cell.rows, _WIDTH)
@@ -95,8 +94,10 @@ def _layers(count: int) -> list[nn.Module]:
 
 
 def _fullbore(cell: MemoryCell, mesh: Mesh) -> tuple[Step, Callable[[], None]]:
+    with torch.device("meta"):  # only this rank's stages get real weights
+        model = nn.Sequential(*_layers(cell.num_ranks * cell.num_chunks))
     pipeline = Pipeline(
-        nn.Sequential(*_layers(cell.num_ranks * cell.num_chunks)),
+        model,
         num_microbatches=cell.num_microbatches,
         schedule=cell.family,
         num_chunks=None if cell.num_chunks == 1 else cell.num_chunks,

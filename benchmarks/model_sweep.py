@@ -222,6 +222,7 @@ def _perturb(stage: BuiltStage) -> None:
     with torch.no_grad():
         for name, weight in stage.weights.items():
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            weight.grad = None
             weight += 0.1 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
 
 

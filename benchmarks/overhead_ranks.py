@@ -17,14 +17,13 @@ from typing import Any, Protocol, cast
 import torch
 from emulation import Cell, Durations, Simulated, Stopwatch, wait_precisely
 from peers.torch_pipelining import TorchPipeline
-from rounds import timed
+from rounds import group, timed
 from torch import Tensor, nn
 
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
-from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.device import CpuDevice, Mark
@@ -33,7 +32,6 @@ from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.torch_transport import TorchTransport
-from fullbore.session.session import store_of
 from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.writer import TraceWriter
 
@@ -107,7 +105,7 @@ class Lanes:
 def _lanes(worker: Worker) -> Iterator[Lanes]:
     torch.set_num_threads(1)
     wait_precisely()
-    mesh = Mesh(Layout(pipeline=worker.num_ranks), device=CpuDevice(), timeout_s=60.0, store=store_of(worker))
+    mesh = group(worker)
     lanes = Lanes(mesh)
     yield lanes
     mesh.sum([0.0])

@@ -6,12 +6,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fullbore.ir.recipe import Layout
+from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.device import CpuDevice
+from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
+from fullbore.session.session import store_of
 
-__all__ = ["Timed", "timed"]
+__all__ = ["Timed", "group", "timed"]
 
 _START_NS = 3_000_000
 """How far ahead the common start is set: longer than agreeing on it takes."""
+
+
+def group(worker: Worker) -> Mesh:
+    """This rank's place in the group of a benchmark. The launcher is told not to count the minutes it takes."""
+    ProgressBoard(worker.board, num_ranks=worker.num_ranks).unhurried(worker.rank, "running a benchmark")
+    return Mesh(Layout(pipeline=worker.num_ranks), device=CpuDevice(), timeout_s=120.0, store=store_of(worker))
 
 
 @dataclass(frozen=True, slots=True)

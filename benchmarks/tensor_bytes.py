@@ -39,7 +39,7 @@ class TensorBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor) and tensor.device.type != "meta":  # which has a size and no memory
                 self._count(tensor)
         return made
 

@@ -10,10 +10,9 @@ import torch
 from decoder import DecoderShape, decoder, token_losses
 from peers.hand_written import HandWritten
 from peers.torch_pipelining import TorchPipeline
-from rounds import timed
+from rounds import group, timed
 from torch import Tensor, nn
 
-from fullbore.ir.recipe import Layout
 from fullbore.models.layered import Objective
 from fullbore.models.load import layered
 from fullbore.partition.best import best_partition
@@ -22,7 +21,7 @@ from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.schedules.registry import get
-from fullbore.session.session import Place, measure, store_of
+from fullbore.session.session import Place, measure
 
 __all__ = ["Throughput", "measure_systems"]
 
@@ -51,7 +50,7 @@ def measure_systems(
     worker: Worker, shape: DecoderShape, tokens: int, microbatches: int, rounds: int, systems: Sequence[str]
 ) -> list[Throughput]:
     torch.set_num_threads(1)
-    mesh = Mesh(Layout(pipeline=worker.num_ranks), device=CpuDevice(), timeout_s=120.0, store=store_of(worker))
+    mesh = group(worker)
     source = torch.Generator().manual_seed(11)
     text = torch.randint(shape.vocabulary, (microbatches, tokens + 1), generator=source)
     batch = Batch(text[:, :-1].contiguous(), text[:, 1:].contiguous(), shape, mesh)

@@ -3,12 +3,12 @@
 Gloo says that a send is done only to whoever waits for it, and the executor must not wait. A thread that waits for
 every send costs two wake-ups a message, on cores that the ranks of one machine share. So:
 
-- a small tensor is sent by the executor's own thread, and the last few are simply kept: only when they become more does
-  the lane's thread wait for the oldest. For what is kept at the end of a step the executor itself waits;
+- a small tensor is sent by the executor's own thread, and two are simply kept: only with the third does the lane's
+  thread wait for them all. For what is kept at the end of a step the executor itself waits;
 - a large tensor is handed over to the lane's thread, which sends it and waits: copying megabytes into a socket takes as
   long as a short action, and the executor has the next one to run.
 
-Between steps nothing is kept; within one, four small tensors a lane at most, and whatever is not received yet.
+Between steps nothing is kept; within one, two small tensors a lane at most, and whatever is not received yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Start = Callable[[Tensor], dist.Work]
 """Start sending a tensor."""
 
 _KEPT = 2
-"""Small sends that stay until others follow."""
+"""Small sends that stay until another follows."""
 
 _LARGE_BYTES = 1 << 19
 """From here on a tensor is handed over: copying it takes longer than waking a thread."""
@@ -61,7 +61,7 @@ class GlooSends:
             self._give(tensor)  # behind those handed over before: a lane is in order
             return
         self._under_way.append((attempt(lambda: self._start(tensor)), tensor))
-        if len(self._under_way) > 2 * _KEPT and not self._num_errands:
+        if len(self._under_way) > _KEPT and not self._num_errands:
             self._give(_Errand.LET_GO)
 
     def release(self) -> None:
@@ -107,7 +107,7 @@ class GlooSends:
                 if isinstance(errand, Tensor):
                     attempt(partial(self._send_and_wait, errand))
                 else:
-                    while len(self._under_way) > _KEPT:
+                    while self._under_way:
                         self._let_go(self._timeout)
             except Exception as error:  # whatever it is, the rank's own thread must hear of it
                 failure = error

@@ -15,6 +15,7 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
 import tempfile
@@ -119,7 +120,7 @@ def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     assert worker.pipe is not None, "its parent listens"
     os.setpgid(0, 0)
     keep_stack(_stack_path(worker.board, worker.rank))
-    _end_with_parent()
+    _end_with_parent(worker.board.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # stdout is the command's answer; what user code prints here goes to stderr
     os.environ.update(
@@ -205,14 +206,16 @@ def _end(children: list[Child]) -> None:
         child.end(patience_s=deadline - time.monotonic())
 
 
-def _end_with_parent() -> None:
-    """Leave when the launcher is gone, however it went. (A server's child keeps the server alive, so waiting for
-    the server to go would be waiting for oneself.)"""
+def _end_with_parent(folder: Path) -> None:
+    """Leave when the launcher is gone, however it went, and take along what it would have: its folder and what user
+    code has started. (A server's child keeps the server alive, so waiting for the server to go would be waiting for
+    oneself.)"""
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker is launched by somebody"
 
     def watch() -> None:
         wait([parent.sentinel])
+        shutil.rmtree(folder, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="fullbore-parent-watch", daemon=True).start()
