@@ -56,9 +56,10 @@ def test_makespan_and_activations_are_what_the_formulas_say(name: str, data: st.
     assert schedule.num_stages == sizes.num_stages
     costs = [cost] * sizes.num_stages
     bubble = bubble_of(simulate(schedule, costs=costs))
-    slot = cost.total * sizes.num_chunks
-    work = sizes.num_microbatches * slot
-    span = entry.span(sizes, slot)
+    chunks = sizes.num_chunks
+    share = StageCost(cost.forward * chunks, cost.backward_input * chunks, cost.backward_weight * chunks)
+    work = sizes.num_microbatches * share.total
+    span = entry.span(sizes, share)
     if span is None:
         assert load_bound(schedule, costs=costs) <= bubble.makespan_ns <= work * sizes.num_ranks
     else:

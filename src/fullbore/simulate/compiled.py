@@ -21,12 +21,12 @@ from itertools import accumulate
 
 import numpy as np
 
+from fullbore.costs.delays import boundary_delays, require_costs
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import Rule
-from fullbore.simulate.delays import boundary_delays, require_costs
 from fullbore.simulate.wiring import CODE, KINDS, Ints, levels_of, refused, sources
 
 __all__ = ["CompiledSchedule", "Ints", "compile_schedule", "refuse_too_long"]

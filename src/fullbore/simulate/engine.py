@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fullbore.costs.delays import boundary_delays, require_costs
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import InvalidSchedule
@@ -19,7 +20,6 @@ from fullbore.ir.action import Message
 from fullbore.ir.flow import consumer_of, flow, made_by, needed_by
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import Rule
-from fullbore.simulate.delays import boundary_delays, require_costs
 from fullbore.timeline.span import Activity, Row, Span, Timeline
 
 __all__ = ["simulate"]
