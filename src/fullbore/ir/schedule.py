@@ -8,7 +8,21 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
 
-__all__ = ["Schedule"]
+__all__ = ["Overlap", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A forward and the backward right after it, of two microbatches: one's transfers hide behind the other's work.
+
+    A permission, not a command: who runs one after the other keeps the schedule. PyTorch's ``OVERLAP_F_B``.
+    """
+
+    forward: Compute
+    backward: Compute
+
+    def __str__(self) -> str:
+        return f"{self.forward}&{self.backward}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +39,12 @@ class Schedule:
     num_microbatches: int
     orders: tuple[tuple[Compute, ...], ...]
     """One order a rank, indexed by rank."""
+
+    num_slices: int = 1
+    """Into how many slices the sequences of a microbatch are cut; above 1 every action names its slice."""
+
+    overlaps: frozenset[Overlap] = frozenset()
+    """Neighbours in an order that a rank may run at once."""
 
     @property
     def num_ranks(self) -> int:

@@ -22,7 +22,7 @@ import torch
 from fullbore.errors import FullboreError, NeighborLost, RankFailed, ScheduleError, TransferStalled
 from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Compute, Kind, Message, Payload, Recv, Send
-from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.flow import made_by, needed_by
 from fullbore.ir.program import Lane, Program
 from fullbore.ir.program_spec import check_program
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
@@ -163,7 +163,7 @@ class Executor:
         self.recorder.compute(action, start, self.recorder.mark())
         live = sum(engine.num_live for engine in self._engines.values())
         self.peak_activations = max(self.peak_activations, live)
-        message = message_made(action, num_stages=self._program.placement.num_stages)
+        message = made_by(action, self._program.placement)
         if message is not None:
             assert made is not None, f"{action} must hand on the {message}"
             walk.held[message] = made
@@ -195,7 +195,7 @@ class Executor:
 
     def _call_engine(self, action: Compute, walk: _Walk) -> Parcel | None:
         engine, index = self._engines[action.stage], action.microbatch
-        needed = message_needed(action, num_stages=self._program.placement.num_stages)
+        needed = needed_by(action, self._program.placement)
         given = None if needed is None else walk.held.pop(needed)
         match action.kind:
             case Kind.FORWARD:

@@ -52,7 +52,9 @@ class CompiledSchedule:
     kind: Ints
     """[node] index of the action's kind in the order of `Kind`."""
 
-    microbatch: Ints
+    unit: Ints
+    """[node] microbatch * number of slices + slice."""
+
     source: Ints
     """[node] the node whose message it needs; -1 where it needs none."""
 
@@ -106,9 +108,12 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
     count = len(actions)
     edges = (0, *accumulate(map(len, schedule.orders)))
     stage = np.fromiter((action.stage for action in actions), np.int64, count)
-    microbatch = np.fromiter((action.microbatch for action in actions), np.int64, count)
+    cuts = {action.slice_index for action in actions}
+    if cuts - ({None} if schedule.num_slices == 1 else set(range(schedule.num_slices))):
+        raise refused(schedule, Rule.KNOWN_SLICE)
+    unit = np.fromiter((a.microbatch * schedule.num_slices + (a.slice_index or 0) for a in actions), np.int64, count)
     kind = np.fromiter((CODE[action.kind] for action in actions), np.int64, count)
-    source, boundary = sources(schedule, edges, stage, kind, microbatch)
+    source, boundary = sources(schedule, edges, stage, kind, unit)
     levels = levels_of(source, edges)
     if sum(map(len, levels)) < count:
         raise refused(schedule, Rule.NO_CYCLE)
@@ -125,7 +130,7 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         boundary_row=boundary,
         stage=stage,
         kind=kind,
-        microbatch=microbatch,
+        unit=unit,
         source=source,
         by_level=by_level,
         level_edges=(0, *accumulate(map(len, levels))),

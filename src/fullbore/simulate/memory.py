@@ -84,11 +84,11 @@ def memory_curve(
 
 def _changes(order: Sequence[Compute]) -> Iterator[tuple[int, int]]:
     """(position, +1 or -1) of every activation that is kept and of its last use, in the order of the rank."""
-    freed = {(action.stage, action.microbatch) for action in order if action.kind.frees_activation}
+    freed = {action.of_kind(Kind.FORWARD) for action in order if action.kind.frees_activation}
     for position, action in enumerate(order):
         if action.kind.frees_activation:
             yield position, -1
-        elif action.kind is Kind.FORWARD and (action.stage, action.microbatch) in freed:
+        elif action in freed:
             yield position, 1
 
 

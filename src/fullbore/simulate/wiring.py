@@ -27,29 +27,32 @@ CODE = {kind: code for code, kind in enumerate(KINDS)}
 """A kind as a column holds it."""
 
 
-def sources(schedule: Schedule, edges: Sequence[int], stage: Ints, kind: Ints, microbatch: Ints) -> tuple[Ints, Ints]:
+def sources(schedule: Schedule, edges: Sequence[int], stage: Ints, kind: Ints, unit: Ints) -> tuple[Ints, Ints]:
     """[node] the node whose message it needs, and [node] the boundary that message comes over."""
     placement, num_stages = schedule.placement, schedule.num_stages
     node = np.arange(len(stage))
     if stage.max(initial=-1) >= num_stages:
         raise refused(schedule, Rule.KNOWN_STAGE)
-    if microbatch.max(initial=-1) >= schedule.num_microbatches:
+    if unit.max(initial=-1) >= schedule.num_microbatches * schedule.num_slices:
         raise refused(schedule, Rule.KNOWN_MICROBATCH)
     rank = np.repeat(np.arange(len(schedule.orders)), np.diff(edges))
     if (np.array(placement.ranks)[stage] != rank).any():
         raise refused(schedule, Rule.OWN_STAGE)
-    found = np.full((len(KINDS), num_stages, schedule.num_microbatches), -1)
-    found[kind, stage, microbatch] = node
-    if (found[kind, stage, microbatch] != node).any():
+    found = np.full((len(KINDS), num_stages, schedule.num_microbatches * schedule.num_slices), -1)
+    found[kind, stage, unit] = node
+    if (found[kind, stage, unit] != node).any():
         raise refused(schedule, Rule.ONCE)
     forward, whole, half = (found[CODE[k]] for k in (Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT))
     if ((whole >= 0) & (half >= 0)).any():
         raise refused(schedule, Rule.WHOLE_OR_SPLIT)
     makes_forward = kind == CODE[Kind.FORWARD]
     makes_gradient = np.isin(kind, [CODE[k] for k in Kind if k.makes_input_gradient])
-    own = np.where(kind == CODE[Kind.BACKWARD_WEIGHT], half[stage, microbatch], forward[stage, microbatch])
+    own = np.where(kind == CODE[Kind.BACKWARD_WEIGHT], half[stage, unit], forward[stage, unit])
     if (~makes_forward & ((own < 0) | (own > node))).any():
         raise refused(schedule, Rule.FORWARD_FIRST)
+    cut = (-1, schedule.num_slices)
+    if not (_in_order(forward.reshape(cut)) and all(_in_order(b.reshape(cut)[:, ::-1]) for b in (whole, half))):
+        raise refused(schedule, Rule.SLICES_IN_ORDER)
     source, boundary = np.full(len(node), -1), np.full(len(node), num_stages - 1)
     for makes, neighbour, made in (
         (makes_forward, placement.previous_stage, forward),
@@ -58,11 +61,17 @@ def sources(schedule: Schedule, edges: Sequence[int], stage: Ints, kind: Ints, m
         beside = np.array([_or_none(neighbour(StageIndex(s))) for s in range(num_stages)])
         waits = np.flatnonzero(makes & (beside[stage] >= 0))
         giver = beside[stage[waits]]
-        source[waits] = made[giver, microbatch[waits]]
+        source[waits] = made[giver, unit[waits]]
         boundary[waits] = np.minimum(stage[waits], giver)
         if (source[waits] < 0).any():
             raise refused(schedule, Rule.COMPLETE)
     return source, boundary
+
+
+def _in_order(places: Ints) -> bool:
+    """[stage and microbatch, slice] Does each that is there come after the one before it? True where all are whole."""
+    before, after = places[:, :-1], places[:, 1:]
+    return bool(((after < 0) | ((before >= 0) & (before < after))).all())
 
 
 def _or_none(stage: StageIndex | None) -> int:
