@@ -18,7 +18,7 @@ from fullbore.ir.action import Compute, Message, Payload, Recv, Send
 from fullbore.ir.flow import Route, consumer_of
 from fullbore.ir.placement import Placement
 from fullbore.ir.program import Program
-from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule import Overlap, Schedule
 
 __all__ = ["Cell", "ExplicitSchedule", "RecvCell", "SendCell", "Transfer", "explicit_of", "recv_of", "send_of"]
 
@@ -73,6 +73,9 @@ class ExplicitSchedule:
     orders: tuple[tuple[Cell, ...], ...]
     """One row a rank, indexed by rank."""
 
+    overlaps: frozenset[Overlap] = frozenset()
+    """As in a schedule; the two stand side by side in a row too."""
+
     @property
     def num_ranks(self) -> int:
         return self.placement.num_ranks
@@ -84,7 +87,7 @@ class ExplicitSchedule:
     def compute_part(self) -> Schedule:
         """The same without its communication."""
         orders = tuple(tuple(cell for cell in row if isinstance(cell, Compute)) for row in self.orders)
-        return Schedule(self.name, self.placement, self.num_microbatches, orders)
+        return Schedule(self.name, self.placement, self.num_microbatches, orders, overlaps=self.overlaps)
 
 
 def send_of(message: Message) -> SendCell:
