@@ -17,7 +17,7 @@ import numpy as np
 
 from fullbore.simulate.compiled import CompiledSchedule, Ints
 
-__all__ = ["end_times", "makespans"]
+__all__ = ["end_times", "makespans", "replayed_makespans"]
 
 _WIDE = 20
 """Actions a level from which the sweep by level is the faster one for a single set of costs."""
@@ -55,6 +55,24 @@ def makespans(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> I
         under_way = None if free else delays[:, columns][boundary_row]
         ends = _by_level(compiled, durations[:, columns][cost_row], under_way)
         found[columns] = ends.max(axis=0)
+    return found
+
+
+def replayed_makespans(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> Ints:
+    """[replay] when the last action ends, where every action has its own duration in every replay.
+
+    Args:
+        durations: [node, replay].
+        delays: [node], the same in all of them.
+    """
+    found = np.zeros(durations.shape[1], np.int64)
+    if not compiled.num_actions:
+        return found
+    under_way = delays[compiled.by_level][:, None] if delays.any() else None
+    block = max(1, _TOGETHER // compiled.num_actions)
+    for first in range(0, len(found), block):
+        columns = slice(first, first + block)
+        found[columns] = _by_level(compiled, durations[:, columns][compiled.by_level], under_way).max(axis=0)
     return found
 
 
