@@ -16,7 +16,7 @@ from fullbore.schedules import (
 )
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["NOT_BUILT_YET", "REGISTRY", "ScheduleEntry", "get"]
+__all__ = ["NOT_BUILT_YET", "REGISTRY", "ScheduleEntry", "get", "named"]
 
 _ENTRIES = (
     gpipe.ENTRY,
@@ -32,7 +32,7 @@ REGISTRY: Mapping[str, ScheduleEntry] = MappingProxyType({entry.name: entry for 
 _COMMAND_LINE_NAMES = (
     *("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"),
     *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "1f1b-v"),
-    *("dualpipe-v", "dualpipe", "chimera", "hanayo", "seq-1f1b", "auto"),
+    *("dualpipe-v", "dualpipe", "chimera", "hanayo", "seq-1f1b"),
 )
 
 NOT_BUILT_YET = tuple(name for name in _COMMAND_LINE_NAMES if name not in REGISTRY)
@@ -41,11 +41,16 @@ NOT_BUILT_YET = tuple(name for name in _COMMAND_LINE_NAMES if name not in REGIST
 
 def get(name: str) -> ScheduleEntry:
     """The entry of that name. Raises `ScheduleError` with the nearest name and the known ones."""
-    if name in REGISTRY:
-        return REGISTRY[name]
-    known = ", ".join(REGISTRY)
+    return named(name, REGISTRY)
+
+
+def named(name: str, entries: Mapping[str, ScheduleEntry]) -> ScheduleEntry:
+    """The same among other entries than the registered ones."""
+    if name in entries:
+        return entries[name]
+    known = ", ".join(entries)
     if name in NOT_BUILT_YET:
         raise ScheduleError(f"schedule {name!r} is not built yet; use one of: {known}")
-    near = difflib.get_close_matches(name, [*REGISTRY, *NOT_BUILT_YET], n=1)
+    near = difflib.get_close_matches(name, [*entries, *NOT_BUILT_YET], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ScheduleError(f"there is no schedule {name!r}; {hint}known: {known}")

@@ -13,7 +13,7 @@ order on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fullbore.errors import ScheduleError
@@ -29,7 +29,7 @@ from fullbore.synthesis.justification import justified
 from fullbore.synthesis.list_scheduling import list_schedule, policies
 from fullbore.synthesis.replays import Replays, exact_makespan
 
-__all__ = ["ENTRY", "published_for", "synthesize"]
+__all__ = ["ENTRY", "published_for", "synthesize", "variants"]
 
 NAME = "auto"
 
@@ -105,6 +105,32 @@ def published_for(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -
     return tuple(found)
 
 
+def variants(
+    entry: ScheduleEntry,
+    num_ranks: int,
+    *,
+    num_microbatches: int,
+    num_chunks: int | None = None,
+    options: Mapping[str, int] | None = None,
+) -> tuple[Sizes, ...]:
+    """The sizes to try: for auto, unless the caller says where its stages lie, one stage a rank, and two of them in a
+    loop and in a V; for any other schedule the one the caller means.
+
+    Raises:
+        ScheduleError: as `ScheduleEntry.sizes`.
+    """
+    given = dict(options or {})
+    wanted: list[tuple[int | None, dict[str, int]]] = [(num_chunks, given)]
+    if entry.name == NAME and num_chunks is None:
+        wanted = [(1, given), (2, given)] if "snake" in given else [(1, {}), (2, {"snake": 1}), (2, {"snake": 0})]
+    elif entry.name == NAME and num_chunks > 1 and "snake" not in given:
+        wanted = [(num_chunks, {"snake": 1}), (num_chunks, {"snake": 0})]
+    return tuple(
+        entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=chunks, options=choice)
+        for chunks, choice in wanted
+    )
+
+
 def _found(instance: Instance, published: list[Schedule]) -> list[tuple[int, Orders]]:
     """Different orders, fastest first."""
     grid = policies(chunked=instance.num_stages > instance.num_ranks)
@@ -115,9 +141,8 @@ def _found(instance: Instance, published: list[Schedule]) -> list[tuple[int, Ord
         makespans.setdefault(orders, makespan)
     most = min(_MOST_JUSTIFIED, max(1, _JUSTIFIED // instance.num_actions))
     starts = sorted(makespans, key=lambda orders: makespans[orders])[:most]
-    starts += [orders for schedule in published if (orders := instance.orders_of(schedule)) is not None][
-        : (most + 1) // 2
-    ]
+    codes = [instance.orders_of(schedule) for schedule in published]
+    starts += [orders for orders in codes if orders is not None][: (most + 1) // 2]
     for start in starts:
         makespan, orders = justified(instance, start)
         makespans.setdefault(orders, makespan)

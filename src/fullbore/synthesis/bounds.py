@@ -29,8 +29,8 @@ from fullbore.synthesis.one_device import one_device_bound
 
 __all__ = ["Bound", "best_bound", "bound_of", "of_whole_backwards"]
 
-_STATES = 6_000
-"""Of the one-device search, unless the caller wants more: a quarter of a second."""
+_STATES = 12_000
+"""Of the one-device search, unless the caller wants more: a third of a second."""
 
 _MOST_CHUNKED = 24
 """Microbatches times stages a rank up to which it is tried for several stages a rank."""

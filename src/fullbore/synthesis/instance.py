@@ -147,9 +147,10 @@ class Instance:
         return Schedule(name, self.placement, self.num_microbatches, tuple(found))
 
     def orders_of(self, schedule: Schedule) -> Orders | None:
-        """The codes of a schedule of the same sizes; None unless it runs every kind in the order of microbatches, with
-        split backwards and nothing else."""
-        code_of = {kind: place for place, kind in enumerate(_KINDS)}
+        """The codes of a schedule of the same sizes, a whole backward as its two parts; None unless it runs every kind
+        in the order of the microbatches and nothing else."""
+        code_of = {kind: (place,) for place, kind in enumerate(_KINDS)}
+        code_of[Kind.BACKWARD] = (BACKWARD_INPUT, BACKWARD_WEIGHT)
         done = [0] * (3 * self.num_stages)
         found = []
         for order in schedule.orders:
@@ -157,11 +158,12 @@ class Instance:
             for action in order:
                 if action.kind not in code_of:
                     return None
-                code = 3 * action.stage + code_of[action.kind]
-                if action.microbatch != done[code]:
-                    return None
-                done[code] += 1
-                codes.append(code)
+                for kind in code_of[action.kind]:
+                    code = 3 * action.stage + kind
+                    if action.microbatch != done[code]:
+                        return None
+                    done[code] += 1
+                    codes.append(code)
             found.append(tuple(codes))
         return tuple(found)
 

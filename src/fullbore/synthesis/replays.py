@@ -1,9 +1,9 @@
 """Replays: what an order takes when no action takes exactly what it was planned to take.
 
 An order that is the best for exact times can wait at every step for an action that is a little late. So orders are
-judged on many draws: each action's time varies by itself, by a twentieth (the standard deviation of a log-normal
-factor). The draws belong to the action (stage, kind, microbatch), not to its place in the order, so that all orders of
-the same work are judged on the same draws; the seed is fixed, so the same input gives the same answer.
+judged on many draws: each action's time varies by itself, with a standard deviation of a twentieth. The draws belong
+to the action (stage, kind, microbatch), not to its place in the order, so that all orders of the same work are judged
+on the same draws. Everything is in integers and the seed is fixed: every machine finds the same order.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fullbore.schedules.costs import ScheduleCosts
-from fullbore.simulate.compiled import CompiledSchedule, Ints
+from fullbore.simulate.compiled import CompiledSchedule, Ints, refuse_too_long
 from fullbore.simulate.sweep import end_times, replayed_makespans
 from fullbore.simulate.wiring import KINDS
 
-__all__ = ["SPREAD", "Replays"]
+__all__ = ["SPREAD", "Replays", "exact_makespan"]
 
 SPREAD = 0.05
+_BITS = 12
 
 
 class Replays:
@@ -27,17 +28,23 @@ class Replays:
     def __init__(
         self, *, num_stages: int, num_microbatches: int, count: int, seed: int, spread: float = SPREAD
     ) -> None:
-        draws = np.random.default_rng(seed)
-        self._factor: NDArray[np.float32] = np.exp(
-            spread * draws.standard_normal((len(KINDS), num_stages, num_microbatches, count), np.float32)
-        )
+        """A factor is 1 plus the sum of three uniform draws, nearly normal and never further than three deviations."""
+        most = round(spread * (1 << _BITS))
+        shape = (3, len(KINDS), num_stages, num_microbatches, count)
+        draws = np.random.default_rng(seed).integers(-most, most + 1, shape, np.int64)
+        self._factor: Ints = draws.sum(axis=0) + (1 << _BITS)
 
-    def makespans(self, compiled: CompiledSchedule, *, costs: ScheduleCosts) -> Ints:
-        """[replay] what the order takes in each. In the unit of the costs."""
+    def makespans(self, compiled: CompiledSchedule, *, costs: ScheduleCosts) -> NDArray[np.float64]:
+        """[replay] what the order takes in each, in the unit of the costs.
+
+        Raises:
+            CostsError: times that 64-bit integers do not hold.
+        """
         factor = self._factor[compiled.kind, compiled.stage, compiled.unit]
-        exact = compiled.durations(costs.stages)
-        jittered = np.rint(exact[:, None] * factor).astype(np.int64)
-        return replayed_makespans(compiled, durations=jittered, delays=_delays(compiled, costs))
+        exact, delays = compiled.durations(costs.stages), _delays(compiled, costs)
+        refuse_too_long((int(exact.sum()) + int(delays.sum())) << (_BITS + 1))
+        ends = replayed_makespans(compiled, durations=exact[:, None] * factor, delays=delays << _BITS)
+        return ends / (1 << _BITS)
 
 
 def exact_makespan(compiled: CompiledSchedule, *, costs: ScheduleCosts) -> int:
