@@ -7,8 +7,8 @@ import click
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.report.comparison import compare_schedules
-from fullbore.schedules.registry import REGISTRY
 from fullbore.schedules.sizes import require_sizes
+from fullbore.synthesis.catalogue import CATALOGUE
 
 __all__ = ["command"]
 
@@ -39,23 +39,26 @@ def command(
 ) -> None:
     """Every schedule that fits these sizes, fastest first; below it why the others do not fit.
 
+    `auto` is made for these costs, links and memory, over one stage a rank or two, and so never slower than the others
+    that run on one stream of stages; the line below the table says how far from the best possible the fastest is.
+
     \b
     Example:
       fullbore schedule compare -p 4 -m 8 --cost 1,1.2,.8 --comm 0.1 --memory-cap 4
     """
     require_sizes("a comparison", num_ranks=ranks, num_microbatches=microbatches)
-    require_cap(memory_cap)
+    cap = require_cap(memory_cap)
     require_sizes("a comparison", num_chunks=1 if chunks is None else chunks)
     for word in comm.split(":"):
         parse_unit_costs(cost, num_ranks=ranks, comm=word)
     found = compare_schedules(
-        REGISTRY.values(),
+        CATALOGUE.values(),
         num_ranks=ranks,
         num_microbatches=microbatches,
         num_chunks=chunks,
         cost=cost,
         comm=comm,
-        memory_cap=memory_cap,
+        memory_cap=cap,
     )
     if as_json:
         print_json(found.document())

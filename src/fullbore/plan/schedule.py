@@ -6,8 +6,9 @@ from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.errors import ConfigError
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
-from fullbore.schedules.registry import ScheduleEntry, get
+from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
+from fullbore.synthesis.catalogue import get
 
 __all__ = ["layout_of", "schedule_of"]
 

@@ -121,10 +121,10 @@ def variants(
     """
     given = dict(options or {})
     wanted: list[tuple[int | None, dict[str, int]]] = [(num_chunks, given)]
-    if entry.name == NAME and num_chunks is None:
-        wanted = [(1, given), (2, given)] if "snake" in given else [(1, {}), (2, {"snake": 1}), (2, {"snake": 0})]
-    elif entry.name == NAME and num_chunks > 1 and "snake" not in given:
-        wanted = [(num_chunks, {"snake": 1}), (num_chunks, {"snake": 0})]
+    if entry.name == NAME:
+        ways = [given] if "snake" in given else [{"snake": 1}, {"snake": 0}]
+        counts = [1, 2] if num_chunks is None else [num_chunks]
+        wanted = [(count, way) for count in counts for way in (ways if count > 1 else ways[-1:])]
     return tuple(
         entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=chunks, options=choice)
         for chunks, choice in wanted

@@ -149,7 +149,7 @@ class Instance:
     def orders_of(self, schedule: Schedule) -> Orders | None:
         """The codes of a schedule of the same sizes, a whole backward as its two parts; None unless it runs every kind
         in the order of the microbatches and nothing else."""
-        code_of = {kind: (place,) for place, kind in enumerate(_KINDS)}
+        code_of: dict[Kind, tuple[int, ...]] = {kind: (place,) for place, kind in enumerate(_KINDS)}
         code_of[Kind.BACKWARD] = (BACKWARD_INPUT, BACKWARD_WEIGHT)
         done = [0] * (3 * self.num_stages)
         found = []

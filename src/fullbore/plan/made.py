@@ -1,0 +1,127 @@
+"""A schedule made for the costs at hand: what `schedule show`, `compare` and `export` have in common.
+
+Costs are given for a placement, and an entry says which placement its sizes have; so for each of the sizes to try, the
+costs are worked out first, then the schedule is made for them. Where there are several (auto, which may put its stages
+in more than one way), the fastest is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from fullbore.costs.links import Link
+from fullbore.costs.stage import StageCost
+from fullbore.costs.unit import parse_unit_costs
+from fullbore.errors import CostsError, ScheduleError
+from fullbore.ir.placement import Placement
+from fullbore.ir.schedule import Schedule
+from fullbore.schedules.costs import ScheduleCosts
+from fullbore.schedules.entry import ScheduleEntry
+from fullbore.schedules.sizes import Sizes
+from fullbore.simulate.compiled import compile_schedule
+from fullbore.synthesis.bounds import Bound, best_bound
+from fullbore.synthesis.instance import Instance
+from fullbore.synthesis.optimal import solve
+from fullbore.synthesis.replays import exact_makespan
+from fullbore.timeline.scale import TimeScale
+
+__all__ = ["Made", "Solved", "Timing", "make_for", "solved", "unit_timing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Stage times and links of one placement, in ticks or nanoseconds."""
+
+    stages: tuple[StageCost, ...]
+    links: tuple[Link, ...]
+    scale: TimeScale
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A schedule with what it was made for."""
+
+    schedule: Schedule
+    timing: Timing
+    memory_cap: Fraction | None
+    """In shares. Given to the schedule only if its order depends on costs; the others are as they are."""
+
+    @property
+    def costs(self) -> ScheduleCosts:
+        """Under the cap, whether the schedule keeps to it or not."""
+        return ScheduleCosts.of(
+            self.schedule.placement, stages=self.timing.stages, links=self.timing.links, memory_cap=self.memory_cap
+        )
+
+
+def make_for(
+    entry: ScheduleEntry,
+    tried: Sequence[Sizes],
+    *,
+    timing: Callable[[Sizes, Placement], Timing],
+    memory_cap: Fraction | None = None,
+) -> Made:
+    """The fastest of the sizes tried; of equally fast ones the first. Those that the costs do not fit are left out.
+
+    Raises:
+        CostsError: the costs fit none of them.
+        ScheduleError: none fits under the cap.
+    """
+    found: list[tuple[Fraction, Made]] = []
+    refusal: CostsError | ScheduleError | None = None
+    for sizes in tried:
+        placement = entry.place(sizes)
+        try:
+            times = timing(sizes, placement)
+            costs = ScheduleCosts.of(
+                placement,
+                stages=times.stages,
+                links=times.links,
+                memory_cap=memory_cap if entry.cost_driven else None,
+            )
+            made = Made(entry.make(sizes, costs), times, memory_cap)
+        except (CostsError, ScheduleError) as error:
+            refusal = refusal or error
+            continue
+        if len(tried) == 1:
+            return made
+        ticks = exact_makespan(compile_schedule(made.schedule), costs=costs)
+        found.append((Fraction(ticks, times.scale.per_unit), made))
+    if not found:
+        assert refusal is not None, "there is always something to try"
+        raise refusal
+    return min(found, key=lambda one: one[0])[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A schedule after the solver had its time, and what the solver has proven."""
+
+    made: Made
+    bound: Bound
+
+
+def solved(made: Made, *, seconds: float) -> Solved:
+    """Let the solver improve what auto has made, or prove that nothing is better. Raises as `solve`."""
+    schedule = made.schedule
+    instance = Instance.of(schedule.placement, num_microbatches=schedule.num_microbatches, costs=made.costs)
+    orders = instance.orders_of(schedule)
+    assert orders is not None, "auto runs every kind in the order of the microbatches"
+    known = exact_makespan(compile_schedule(schedule), costs=made.costs)
+    bound = best_bound(instance, at_most=known)
+    proof = solve(instance, orders=orders, lower_bound=bound.makespan, seconds=seconds)
+    if proof.makespan < known:
+        made = replace(made, schedule=instance.schedule(proof.orders, name=schedule.name))
+    return Solved(made, bound if proof.lower_bound <= bound.makespan else Bound(proof.lower_bound, "solver"))
+
+
+def unit_timing(*, cost: str, comm: str) -> Callable[[Sizes, Placement], Timing]:
+    """Of the command line's unit-free costs (`fullbore.costs.unit`)."""
+
+    def timing(sizes: Sizes, placement: Placement) -> Timing:
+        unit = parse_unit_costs(cost, num_ranks=sizes.num_ranks, num_chunks=sizes.num_chunks, comm=comm)
+        return Timing(unit.of(placement), unit.links, TimeScale(unit.scale))
+
+    return timing
