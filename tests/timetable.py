@@ -33,6 +33,11 @@ def timetable_of_chunks(timeline: Timeline) -> list[str]:
     return _lines(timeline, lambda rank, action: _ALPHABETS[stages[rank].index(action.stage)][action.microbatch])
 
 
+def timetable_of_slices(timeline: Timeline) -> list[str]:
+    """The same for cut sequences: slices 0 1 2 of the first microbatch are a b c of the second, A B C of the third."""
+    return _lines(timeline, lambda rank, action: _ALPHABETS[action.microbatch][action.slice_index or 0])
+
+
 def _lines(timeline: Timeline, name: Callable[[int, Compute], str]) -> list[str]:
     lines = []
     for rank in range(timeline.num_ranks):

@@ -70,11 +70,18 @@ class ScheduleEntry:
     place: Callable[[Sizes], Placement] = _loop
     """Which rank runs which stage: what costs are given for."""
 
+    parts: Callable[[Sizes], int] = lambda sizes: sizes.num_chunks
+    """Into how many forwards one microbatch's share of a rank is cut: by chunks, by slices; not by a second copy of the
+    model, through which other microbatches go."""
+
     check: Callable[[Sizes], None] = _fits
     """Raises `ScheduleError` with the nearest valid sizes where the schedule does not exist."""
 
     chunks: int = 1
     """Its own number of stages per rank, used unless the caller gives one."""
+
+    chunks_of: Callable[[Mapping[str, int]], int] | None = None
+    """The same where an option decides it."""
 
     takes_chunks: bool = False
     """May the caller give another number of stages per rank?"""
@@ -90,7 +97,7 @@ class ScheduleEntry:
     """False: for drawing and simulation only; no engine runs it."""
 
     peak: Callable[[Sizes, int], int]
-    """(sizes, rank) -> most activations alive at once, one for each forward: v of them are one share."""
+    """(sizes, rank) -> most activations alive at once, one for each forward: `parts` of them are one share."""
 
     peak_is_exact: bool = True
     """False: it keeps at most as many as `peak` says."""
@@ -113,13 +120,14 @@ class ScheduleEntry:
             ScheduleError: a size below 1, chunks or an option the schedule does not take, or sizes it does not
                 exist for; names the nearest valid ones.
         """
-        chunks = self.chunks if num_chunks is None else num_chunks
+        settings = MappingProxyType(self._options(options or {}))
+        own = self.chunks if self.chunks_of is None else self.chunks_of(settings)
+        chunks = own if num_chunks is None else num_chunks
         require_sizes(self.name, num_ranks=num_ranks, num_microbatches=num_microbatches)
         require_sizes(self.name, num_chunks=chunks)
-        if chunks != self.chunks and not self.takes_chunks:
+        if chunks != own and not self.takes_chunks:
             raise ScheduleError(
-                f"{self.name} has {self.chunks} {'stage' if self.chunks == 1 else 'stages'} per rank "
-                f"(num_chunks={chunks}); use {self.chunks}"
+                f"{self.name} has {own} {'stage' if own == 1 else 'stages'} per rank (num_chunks={chunks}); use {own}"
             )
         if num_ranks * num_microbatches * chunks > _MOST:
             raise ScheduleError(
@@ -130,7 +138,7 @@ class ScheduleEntry:
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=chunks,
-            options=MappingProxyType(self._options(options or {})),
+            options=settings,
         )
         self.check(found)
         return found

@@ -8,11 +8,24 @@ from types import MappingProxyType
 
 from fullbore.errors import ScheduleError
 from fullbore.schedules import (
+    chimera,
+    dual_pipe,
+    dual_pipe_v,
     eager_one_forward_one_backward,
     gpipe,
+    hanayo,
     interleaved_one_forward_one_backward,
     looped_bfs,
     one_forward_one_backward,
+    one_forward_one_backward_v,
+    seq_one_forward_one_backward,
+    v_half,
+    v_min,
+    zero_bubble_1p,
+    zero_bubble_2p,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
 )
 from fullbore.schedules.entry import ScheduleEntry
 
@@ -24,6 +37,19 @@ _ENTRIES = (
     eager_one_forward_one_backward.ENTRY,
     interleaved_one_forward_one_backward.ENTRY,
     looped_bfs.ENTRY,
+    zero_bubble_h1.ENTRY,
+    zero_bubble_h2.ENTRY,
+    zero_bubble_1p.ENTRY,
+    zero_bubble_2p.ENTRY,
+    zero_bubble_v.ENTRY,
+    v_half.ENTRY,
+    v_min.ENTRY,
+    one_forward_one_backward_v.ENTRY,
+    dual_pipe_v.ENTRY,
+    dual_pipe.ENTRY,
+    chimera.ENTRY,
+    hanayo.ENTRY,
+    seq_one_forward_one_backward.ENTRY,
 )
 
 REGISTRY: Mapping[str, ScheduleEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})

@@ -27,7 +27,7 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import Rule
-from fullbore.simulate.wiring import CODE, KINDS, Ints, levels_of, refused, sources
+from fullbore.simulate.wiring import CODE, KINDS, Ints, levels_of, pairs_of, refused, sources
 
 __all__ = ["CompiledSchedule", "Ints", "compile_schedule", "refuse_too_long"]
 
@@ -69,6 +69,12 @@ class CompiledSchedule:
 
     source_place: Ints
     """[place] 1 + the place of its source; 0 where there is none."""
+
+    pairs: tuple[Ints, Ints]
+    """The nodes of the forwards that run at once with the backward after them, and those of these backwards."""
+
+    pair_places: tuple[Ints, Ints]
+    """Their places."""
 
     @property
     def num_actions(self) -> int:
@@ -113,8 +119,9 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         raise refused(schedule, Rule.KNOWN_SLICE)
     unit = np.fromiter((a.microbatch * schedule.num_slices + (a.slice_index or 0) for a in actions), np.int64, count)
     kind = np.fromiter((CODE[action.kind] for action in actions), np.int64, count)
-    source, boundary = sources(schedule, edges, stage, kind, unit)
-    levels = levels_of(source, edges)
+    pairs = pairs_of(schedule, edges)
+    source, boundary = sources(schedule, edges, stage, kind, unit, pairs=pairs)
+    levels = levels_of(source, kind, edges)
     if sum(map(len, levels)) < count:
         raise refused(schedule, Rule.NO_CYCLE)
     node = np.arange(count)
@@ -136,4 +143,6 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         level_edges=(0, *accumulate(map(len, levels))),
         before_place=place[before[by_level]],
         source_place=place[source[by_level]],
+        pairs=pairs,
+        pair_places=(place[pairs[0]] - 1, place[pairs[1]] - 1),
     )

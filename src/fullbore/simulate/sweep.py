@@ -13,6 +13,8 @@ Two ways to compute it, both linear in the number of actions and equal to the la
 
 from __future__ import annotations
 
+from typing import overload
+
 import numpy as np
 
 from fullbore.simulate.compiled import CompiledSchedule, Ints
@@ -30,9 +32,12 @@ def end_times(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> I
     """[node] when each action ends; the first possible start is 0. ``durations`` and ``delays`` are [node]."""
     num_levels = len(compiled.level_edges) - 1
     wide = compiled.num_actions >= _WIDE * num_levels
-    by_place = (_by_level if wide else _one_by_one)(compiled, durations[compiled.by_level], delays[compiled.by_level])
+    under_way = _joined(compiled, durations[compiled.by_level], delays[compiled.by_level])
+    by_place = (_by_level if wide else _one_by_one)(compiled, durations[compiled.by_level], under_way)
     ends = np.empty(compiled.num_actions, np.int64)
     ends[compiled.by_level] = by_place[1:]
+    forward, backward = compiled.pairs
+    ends[forward] = ends[backward] - durations[backward]
     return ends
 
 
@@ -53,7 +58,8 @@ def makespans(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> I
     for first in range(0, num_sets, block):
         columns = slice(first, first + block)
         under_way = None if free else delays[:, columns][boundary_row]
-        ends = _by_level(compiled, durations[:, columns][cost_row], under_way)
+        taken = durations[:, columns][cost_row]
+        ends = _by_level(compiled, taken, _joined(compiled, taken, under_way))
         found[columns] = ends.max(axis=0)
     return found
 
@@ -72,7 +78,26 @@ def replayed_makespans(compiled: CompiledSchedule, *, durations: Ints, delays: I
     block = max(1, _TOGETHER // compiled.num_actions)
     for first in range(0, len(found), block):
         columns = slice(first, first + block)
-        found[columns] = _by_level(compiled, durations[:, columns][compiled.by_level], under_way).max(axis=0)
+        taken = durations[:, columns][compiled.by_level]
+        found[columns] = _by_level(compiled, taken, _joined(compiled, taken, under_way)).max(axis=0)
+    return found
+
+
+@overload
+def _joined(compiled: CompiledSchedule, durations: Ints, delays: Ints) -> Ints: ...
+@overload
+def _joined(compiled: CompiledSchedule, durations: Ints, delays: Ints | None) -> Ints | None: ...
+def _joined(compiled: CompiledSchedule, durations: Ints, delays: Ints | None) -> Ints | None:
+    """[place(, set)] The delays, where a pair starts only when both inputs are there.
+
+    The backward of a pair ends at max(end of the forward, arrival + forward) + backward: as if its own input arrived a
+    forward later.
+    """
+    forward, backward = compiled.pair_places
+    if not len(forward):
+        return delays
+    found = np.zeros_like(durations) if delays is None else np.broadcast_to(delays, durations.shape).copy()
+    found[backward] += durations[forward]
     return found
 
 
