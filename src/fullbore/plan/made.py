@@ -20,11 +20,9 @@ from fullbore.ir.schedule import Schedule
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
-from fullbore.simulate.compiled import compile_schedule
 from fullbore.synthesis.bounds import Bound, best_bound
 from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.optimal import solve
-from fullbore.synthesis.replays import exact_makespan
 from fullbore.timeline.scale import TimeScale
 
 __all__ = ["Made", "Solved", "Timing", "make_for", "solved", "unit_timing"]
@@ -54,6 +52,14 @@ class Made:
         return ScheduleCosts.of(
             self.schedule.placement, stages=self.timing.stages, links=self.timing.links, memory_cap=self.memory_cap
         )
+
+    @property
+    def makespan(self) -> int:
+        """In ticks."""
+        from fullbore.simulate.compiled import compile_schedule  # a single schedule is drawn without numpy
+        from fullbore.synthesis.replays import exact_makespan
+
+        return exact_makespan(compile_schedule(self.schedule), costs=self.costs)
 
 
 def make_for(
@@ -87,8 +93,7 @@ def make_for(
             continue
         if len(tried) == 1:
             return made
-        ticks = exact_makespan(compile_schedule(made.schedule), costs=costs)
-        found.append((Fraction(ticks, times.scale.per_unit), made))
+        found.append((Fraction(made.makespan, times.scale.per_unit), made))
     if not found:
         assert refusal is not None, "there is always something to try"
         raise refusal
@@ -109,7 +114,7 @@ def solved(made: Made, *, seconds: float) -> Solved:
     instance = Instance.of(schedule.placement, num_microbatches=schedule.num_microbatches, costs=made.costs)
     orders = instance.orders_of(schedule)
     assert orders is not None, "auto runs every kind in the order of the microbatches"
-    known = exact_makespan(compile_schedule(schedule), costs=made.costs)
+    known = made.makespan
     bound = best_bound(instance, at_most=known)
     proof = solve(instance, orders=orders, lower_bound=bound.makespan, seconds=seconds)
     if proof.makespan < known:
