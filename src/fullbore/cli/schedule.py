@@ -182,6 +182,8 @@ def _timing(
         "1,1,1" if cost is None else cost,
         num_ranks=sizes.num_ranks,
         num_chunks=sizes.num_chunks,
+        num_streams=placement.num_streams,
+        num_slices=sizes.num_slices,
         comm="0" if comm is None else comm,
     )
     if held is None:

@@ -54,5 +54,11 @@ class Schedule:
     def num_stages(self) -> int:
         return self.placement.num_stages
 
+    @property
+    def forwards_per_share(self) -> int:
+        """Forwards that a rank runs for one microbatch, which together keep its whole share of the activations: one for
+        each of its stages that lie on one stream, and for each slice."""
+        return self.num_stages // self.num_ranks // self.placement.num_streams * self.num_slices
+
     def order_of(self, rank: Rank) -> tuple[Compute, ...]:
         return self.orders[rank]

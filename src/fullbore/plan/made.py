@@ -126,7 +126,14 @@ def unit_timing(*, cost: str, comm: str) -> Callable[[Sizes, Placement], Timing]
     """Of the command line's unit-free costs (`fullbore.costs.unit`)."""
 
     def timing(sizes: Sizes, placement: Placement) -> Timing:
-        unit = parse_unit_costs(cost, num_ranks=sizes.num_ranks, num_chunks=sizes.num_chunks, comm=comm)
+        unit = parse_unit_costs(
+            cost,
+            num_ranks=sizes.num_ranks,
+            num_chunks=sizes.num_chunks,
+            num_streams=placement.num_streams,
+            num_slices=sizes.num_slices,
+            comm=comm,
+        )
         return Timing(unit.of(placement), unit.links, TimeScale(unit.scale))
 
     return timing

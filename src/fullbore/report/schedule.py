@@ -120,7 +120,9 @@ def schedule_report(
         proven: a bound that somebody else has proven.
     """
     timeline = simulate(schedule, costs=costs, links=links)
-    held = [len(schedule.placement.stages_of(rank)) for rank in sorted(set(schedule.placement.ranks))]
+    ranks = sorted(set(schedule.placement.ranks))
+    streams, slices = schedule.placement.num_streams, schedule.num_slices
+    held = [len(schedule.placement.stages_of(rank)) // streams * slices for rank in ranks]
     peaks = peak_activations(schedule)
     shares = tuple(Fraction(peak, chunks) for peak, chunks in zip(peaks, held, strict=True))
     bubble = bubble_of(timeline)

@@ -88,7 +88,6 @@ ENTRY = ScheduleEntry(
     construct=lambda sizes, _: _make(sizes),
     check=_check,
     place=lambda sizes: Placement.bidirectional(sizes.num_ranks),
-    parts=lambda _: 1,
     chunks=2,
     runnable=False,
     peak=_peak,

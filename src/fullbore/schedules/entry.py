@@ -70,10 +70,6 @@ class ScheduleEntry:
     place: Callable[[Sizes], Placement] = _loop
     """Which rank runs which stage: what costs are given for."""
 
-    parts: Callable[[Sizes], int] = lambda sizes: sizes.num_chunks
-    """Into how many forwards one microbatch's share of a rank is cut: by chunks, by slices; not by a second copy of the
-    model, through which other microbatches go."""
-
     check: Callable[[Sizes], None] = _fits
     """Raises `ScheduleError` with the nearest valid sizes where the schedule does not exist."""
 
@@ -97,7 +93,8 @@ class ScheduleEntry:
     """False: for drawing and simulation only; no engine runs it."""
 
     peak: Callable[[Sizes, int], int]
-    """(sizes, rank) -> most activations alive at once, one for each forward: `parts` of them are one share."""
+    """(sizes, rank) -> most activations alive at once, one for each forward: `Schedule.forwards_per_share` of
+    them are one share."""
 
     peak_is_exact: bool = True
     """False: it keeps at most as many as `peak` says."""

@@ -67,7 +67,6 @@ ENTRY = ScheduleEntry(
     paper="Sun et al., Seq1F1B: Efficient Sequence-Level Pipeline Parallelism, arXiv 2406.03488",
     constraints="any number of ranks, microbatches and slices; for drawing and simulation",
     construct=lambda sizes, _: _make(sizes),
-    parts=lambda sizes: sizes.options["slices"],
     options=(Option("slices", 2, "slices into which each sequence is cut", least=1),),
     runnable=False,
     peak=_in_flight,
