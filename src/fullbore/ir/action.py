@@ -15,7 +15,7 @@ from enum import StrEnum
 from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, SliceIndex, StageIndex
 
-__all__ = ["Compute", "Instruction", "Kind", "Message", "Payload", "Recv", "Send"]
+__all__ = ["Compute", "Instruction", "Kind", "Message", "Payload", "Recv", "Send", "unit_text"]
 
 
 class Kind(StrEnum):
@@ -50,6 +50,11 @@ class Payload(StrEnum):
     GRADIENT = "gradient"
 
 
+def unit_text(microbatch: MicrobatchIndex, slice_index: SliceIndex | None) -> str:
+    """A microbatch, ``0``, or a slice of it, ``0.1``."""
+    return f"{microbatch}" if slice_index is None else f"{microbatch}.{slice_index}"
+
+
 _COMPUTE_TEXT = re.compile(r"(0|[1-9][0-9]{0,8})([FBIWR])(0|[1-9][0-9]{0,8})(?:\.(0|[1-9][0-9]{0,8}))?")
 
 
@@ -69,7 +74,7 @@ class Compute:
     @property
     def unit(self) -> str:
         """What goes through the stages: the microbatch, ``0``, or a slice of it, ``0.1``."""
-        return f"{self.microbatch}" if self.slice_index is None else f"{self.microbatch}.{self.slice_index}"
+        return unit_text(self.microbatch, self.slice_index)
 
     def of_kind(self, kind: Kind) -> Compute:
         """The action of another kind of the same stage on the same data."""

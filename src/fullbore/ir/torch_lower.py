@@ -50,4 +50,11 @@ def with_transfers(schedule: Schedule) -> ExplicitSchedule:
                     rows[receiver].append(recv_of(output, route))
         waiting = [rank for rank in waiting if at[rank] < len(schedule.orders[rank])]
     cells = tuple(map(tuple, rows))
-    return ExplicitSchedule(schedule.name, schedule.placement, schedule.num_microbatches, cells, schedule.overlaps)
+    return ExplicitSchedule(
+        schedule.name,
+        schedule.placement,
+        schedule.num_microbatches,
+        cells,
+        schedule.overlaps,
+        schedule.num_slices,
+    )

@@ -37,7 +37,7 @@ def format_torch_csv(schedule: Schedule | ExplicitSchedule) -> str:
             f"PyTorch runs the stages of a pipeline in one direction, and {schedule.name!r} has streams in two; "
             f"it has no CSV"
         )
-    if isinstance(schedule, Schedule) and schedule.num_slices != 1:
+    if schedule.num_slices != 1:
         raise ScheduleError(
             f"PyTorch runs whole sequences, and {schedule.name!r} cuts them into {schedule.num_slices} slices; it has "
             f"no CSV"

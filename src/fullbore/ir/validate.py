@@ -205,9 +205,12 @@ def _local_order(schedule: Schedule) -> Iterator[Problem]:
         for position, action in enumerate(order):
             first_at.setdefault(action, position)
         for position, action in enumerate(order):
-            before = own_input(action, num_slices=schedule.num_slices)
-            late = before is not None and first_at.get(before, -1) > position
-            if late and before is not None:
+            needed = {own_input(action, num_slices=schedule.num_slices)}
+            if action.kind.makes_input_gradient:
+                needed.add(action.of_kind(Kind.FORWARD))
+            for before in sorted(filter(None, needed), key=str):
+                if first_at.get(before, -1) <= position:
+                    continue
                 rule = Rule.INPUT_BEFORE_WEIGHT if action.kind is Kind.BACKWARD_WEIGHT else Rule.FORWARD_FIRST
                 rule = Rule.SLICES_IN_ORDER if before.kind is action.kind else rule
                 text = f"{action} comes before {before} on rank {rank}"

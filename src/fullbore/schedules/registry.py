@@ -29,7 +29,7 @@ from fullbore.schedules import (
 )
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["NOT_BUILT_YET", "REGISTRY", "ScheduleEntry", "get", "named"]
+__all__ = ["REGISTRY", "ScheduleEntry", "get", "named"]
 
 _ENTRIES = (
     gpipe.ENTRY,
@@ -55,15 +55,6 @@ _ENTRIES = (
 REGISTRY: Mapping[str, ScheduleEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
 """In the order of the command line's list."""
 
-_COMMAND_LINE_NAMES = (
-    *("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"),
-    *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "1f1b-v"),
-    *("dualpipe-v", "dualpipe", "chimera", "hanayo", "seq-1f1b"),
-)
-
-NOT_BUILT_YET = tuple(name for name in _COMMAND_LINE_NAMES if name not in REGISTRY)
-"""Names that are reserved: they get their own message."""
-
 
 def get(name: str) -> ScheduleEntry:
     """The entry of that name. Raises `ScheduleError` with the nearest name and the known ones."""
@@ -75,8 +66,6 @@ def named(name: str, entries: Mapping[str, ScheduleEntry]) -> ScheduleEntry:
     if name in entries:
         return entries[name]
     known = ", ".join(entries)
-    if name in NOT_BUILT_YET:
-        raise ScheduleError(f"schedule {name!r} is not built yet; use one of: {known}")
-    near = difflib.get_close_matches(name, [*entries, *NOT_BUILT_YET], n=1)
+    near = difflib.get_close_matches(name, entries, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ScheduleError(f"there is no schedule {name!r}; {hint}known: {known}")

@@ -15,7 +15,6 @@ from fullbore.schedules.registry import REGISTRY, get
 from fullbore.simulate.engine import simulate
 from tests.timetable import timetable, timetable_of_chunks, timetable_of_slices
 
-
 EQUAL, WHOLE = StageCost(1, 1, 1), StageCost(1, 1, 0)
 
 
