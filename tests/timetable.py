@@ -11,7 +11,13 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.timeline.span import Row, Timeline
 
-_MARKS = {Kind.FORWARD: "", Kind.BACKWARD: "'", Kind.BACKWARD_INPUT: "'", Kind.BACKWARD_WEIGHT: "w"}
+_MARKS = {
+    Kind.FORWARD: "",
+    Kind.BACKWARD: "'",
+    Kind.BACKWARD_INPUT: "'",
+    Kind.BACKWARD_WEIGHT: "w",
+    Kind.RECOMPUTE: "r",
+}
 
 
 _NUMBERS = tuple(map(str, range(26)))
