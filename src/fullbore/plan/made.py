@@ -69,35 +69,50 @@ def make_for(
     timing: Callable[[Sizes, Placement], Timing],
     memory_cap: Fraction | None = None,
 ) -> Made:
-    """The fastest of the sizes tried; of equally fast ones the first. Those that the costs do not fit are left out.
+    """The best of the sizes tried, as `fullbore.synthesis.search.choose` has it; what the costs do not fit is left out.
 
     Raises:
         CostsError: the costs fit none of them.
         ScheduleError: none fits under the cap.
     """
-    found: list[tuple[Fraction, Made]] = []
+    if len(tried) > 1:
+        return _best_placed(entry, tried, timing=timing, memory_cap=memory_cap)
+    placement = entry.place(tried[0])
+    times = timing(tried[0], placement)
+    costs = ScheduleCosts.of(
+        placement, stages=times.stages, links=times.links, memory_cap=memory_cap if entry.cost_driven else None
+    )
+    return Made(entry.make(tried[0], costs), times, memory_cap)
+
+
+def _best_placed(
+    entry: ScheduleEntry,
+    tried: Sequence[Sizes],
+    *,
+    timing: Callable[[Sizes, Placement], Timing],
+    memory_cap: Fraction | None,
+) -> Made:
+    """Only auto has several placements to choose among."""
+    from fullbore.synthesis.search import Found, choose, search  # a single schedule is drawn without numpy
+
+    found: list[Found] = []
+    timings: list[Timing] = []
     refusal: CostsError | ScheduleError | None = None
     for sizes in tried:
         placement = entry.place(sizes)
         try:
             times = timing(sizes, placement)
-            costs = ScheduleCosts.of(
-                placement,
-                stages=times.stages,
-                links=times.links,
-                memory_cap=memory_cap if entry.cost_driven else None,
-            )
-            made = Made(entry.make(sizes, costs), times, memory_cap)
+            costs = ScheduleCosts.of(placement, stages=times.stages, links=times.links, memory_cap=memory_cap)
+            found.append(search(sizes, placement, costs=costs))
         except (CostsError, ScheduleError) as error:
             refusal = refusal or error
             continue
-        if len(tried) == 1:
-            return made
-        found.append((Fraction(made.makespan, times.scale.per_unit), made))
+        timings.append(times)
     if not found:
         assert refusal is not None, "there is always something to try"
         raise refusal
-    return min(found, key=lambda one: one[0])[1]
+    place = choose(found, per_unit=[times.scale.per_unit for times in timings])
+    return Made(found[place].schedule, timings[place], memory_cap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,15 +50,9 @@ def _place(sizes: Sizes) -> Placement:
 
 
 def _construct(sizes: Sizes, costs: ScheduleCosts) -> Schedule:
-    from fullbore.synthesis.search import published_for, synthesize  # what only draws or lists imports no numpy
+    from fullbore.synthesis.search import search  # what only draws or lists imports no numpy
 
-    placement = _place(sizes)
-    return synthesize(
-        placement,
-        num_microbatches=sizes.num_microbatches,
-        costs=costs,
-        published=published_for(sizes, placement, costs=costs),
-    )
+    return search(sizes, _place(sizes), costs=costs).schedule
 
 
 ENTRY = ScheduleEntry(

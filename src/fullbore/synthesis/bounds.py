@@ -27,7 +27,7 @@ from fullbore.schedules.costs import ScheduleCosts
 from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.one_device import one_device_bound
 
-__all__ = ["Bound", "best_bound", "bound_of", "of_whole_backwards"]
+__all__ = ["Bound", "best_bound", "bound_of", "of_whole_backwards", "simple_bound"]
 
 _STATES = 12_000
 """Of the one-device search, unless the caller wants more: a third of a second."""
@@ -56,7 +56,7 @@ def best_bound(instance: Instance, *, at_most: int, states: int = _STATES) -> Bo
         at_most: the makespan of a known schedule.
         states: limit of the one-device search.
     """
-    found = max((_load(instance), _drain(instance), _memory(instance)), key=lambda bound: bound.makespan)
+    found = simple_bound(instance)
     small = instance.num_stages == instance.num_ranks or (
         instance.num_microbatches * instance.num_stages <= _MOST_CHUNKED * instance.num_ranks
     )
@@ -65,6 +65,11 @@ def best_bound(instance: Instance, *, at_most: int, states: int = _STATES) -> Bo
         if value > found.makespan:
             found = Bound(value, "one device")
     return found
+
+
+def simple_bound(instance: Instance) -> Bound:
+    """The greatest of those that need no search; of equal ones the first."""
+    return max((_load(instance), _drain(instance), _memory(instance)), key=lambda bound: bound.makespan)
 
 
 def of_whole_backwards(instance: Instance) -> Instance:
