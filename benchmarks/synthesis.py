@@ -31,7 +31,7 @@ from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
-from fullbore.plan.made import Made, Timing, make_for
+from fullbore.plan.made import Timing, make_for
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.sizes import Sizes
 from fullbore.simulate.compiled import compile_schedule
@@ -39,7 +39,7 @@ from fullbore.synthesis.auto import ENTRY, variants
 from fullbore.synthesis.bounds import bound_of
 from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.replays import Replays, exact_makespan
-from fullbore.synthesis.search import published_for
+from fullbore.synthesis.search import Found, choose, published_for, search
 from fullbore.timeline.scale import TimeScale
 
 _CAPS = {"p": Fraction(1), "1.5 p": Fraction(3, 2), "2 p": Fraction(2)}
@@ -47,7 +47,7 @@ _REPLAYS = 20
 _UNSEEN = 7
 """The seed of the draws: not the search's."""
 
-_STATES = 60_000
+_STATES = 30_000
 
 
 def main() -> None:
@@ -105,13 +105,16 @@ class Work:
         )
         return Timing(stages, (Link(self.transfer),) * (placement.num_stages - 1), TimeScale())
 
+    def costs(self, sizes: Sizes, cap: Fraction) -> ScheduleCosts:
+        placement = ENTRY.place(sizes)
+        timing = self.timing(sizes, placement)
+        return ScheduleCosts.of(placement, stages=timing.stages, links=timing.links, memory_cap=cap)
+
     def published(self, cap: Fraction) -> list[tuple[Schedule, ScheduleCosts]]:
         """Those that fit under the cap, on every placement that auto may choose, with their costs."""
         found = []
         for sizes in self.variants():
-            placement = ENTRY.place(sizes)
-            timing = self.timing(sizes, placement)
-            costs = ScheduleCosts.of(placement, stages=timing.stages, links=timing.links, memory_cap=cap)
+            placement, costs = ENTRY.place(sizes), self.costs(sizes, cap)
             instance = Instance.of(placement, num_microbatches=self.num_microbatches, costs=costs)
             schedules = published_for(sizes, placement, costs=costs)
             found += [(schedule, costs) for schedule in schedules if instance.fits(schedule)]
@@ -123,13 +126,17 @@ def _quality(works: Sequence[Work], name: str) -> dict[str, Any]:
     for work in works:
         cap = Fraction(int(work.num_ranks * _CAPS[name]))
         start = perf_counter()
-        made = make_for(ENTRY, work.variants(), timing=work.timing, memory_cap=cap)
+        costs = [work.costs(sizes, cap) for sizes in work.variants()]
+        found = [
+            search(sizes, ENTRY.place(sizes), costs=its) for sizes, its in zip(work.variants(), costs, strict=True)
+        ]
+        place = choose(found, per_unit=[1] * len(found))
         seconds.append(perf_counter() - start)
-        gaps.append(_gap(made))
-        linear.append(_gap(make_for(ENTRY, work.variants()[:1], timing=work.timing, memory_cap=cap)))
+        linear.append(_gap(found[0], costs[0]))
+        gaps.append(_gap(found[place], costs[place]) if place else linear[-1])
         known = [(_exact(*one), _mean(*one)) for one in work.published(cap)]
-        exact.append(_exact(made.schedule, made.costs) / min(time for time, _ in known) - 1)
-        realised.append(_mean(made.schedule, made.costs) / min(mean for _, mean in known) - 1)
+        exact.append(found[place].makespan / min(time for time, _ in known) - 1)
+        realised.append(_mean(found[place].schedule, costs[place]) / min(mean for _, mean in known) - 1)
     return {
         "cap": name,
         "instances": len(works),
@@ -146,9 +153,8 @@ def _quality(works: Sequence[Work], name: str) -> dict[str, Any]:
     }
 
 
-def _gap(made: Made) -> float:
-    makespan = _exact(made.schedule, made.costs)
-    return bound_of(made.schedule, costs=made.costs, makespan=makespan, states=_STATES).gap(makespan)
+def _gap(found: Found, costs: ScheduleCosts) -> float:
+    return bound_of(found.schedule, costs=costs, makespan=found.makespan, states=_STATES).gap(found.makespan)
 
 
 def _exact(schedule: Schedule, costs: ScheduleCosts) -> int:
@@ -169,7 +175,8 @@ def _speed(p: int, m: int, random: Random) -> dict[str, Any]:
         start = perf_counter()
         made = make_for(ENTRY, tried, timing=work.timing, memory_cap=Fraction(p))
         row[column] = perf_counter() - start
-        row[f"{column}_gap"] = _percent(_gap(made))
+        makespan = _exact(made.schedule, made.costs)
+        row[f"{column}_gap"] = _percent(bound_of(made.schedule, costs=made.costs, makespan=makespan).gap(makespan))
     return row
 
 
