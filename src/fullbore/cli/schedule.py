@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 
 import click
 
 from fullbore.cli import schedule_check, schedule_compare, schedule_export
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap, use_color, width
-from fullbore.cli.schedule_options import cost_options, parse_options, solve_if_asked, solver_option
+from fullbore.cli.schedule_options import (
+    cost_options,
+    memory_model_option,
+    parse_options,
+    solve_if_asked,
+    solver_option,
+)
 from fullbore.costs.stage import StageCost
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.errors import ConfigError
@@ -70,6 +77,7 @@ def list_command(as_json: bool) -> None:
 )
 @cost_options
 @click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
+@memory_model_option
 @solver_option
 @click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Take sizes and stages from a recipe.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), metavar="FILE", help="Also write PyTorch's CSV.")
@@ -84,6 +92,7 @@ def show_command(
     cost: str | None,
     comm: str | None,
     memory_cap: float | None,
+    frees: float,
     optimal: float | None,
     recipe: Path | None,
     csv_file: Path | None,
@@ -109,6 +118,7 @@ def show_command(
         _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options)),
         timing=lambda sizes, placement: _timing(placement, sizes, held, cost=cost, comm=comm),
         memory_cap=cap,
+        input_backward_frees=Fraction(str(frees)),
     )
     solved = solve_if_asked(entry, made, optimal)
     made = made if solved is None else solved.made
@@ -118,6 +128,7 @@ def show_command(
         costs=timing.stages,
         links=timing.links,
         memory_cap=cap,
+        input_backward_frees=made.input_backward_frees,
         scale=timing.scale,
         proven=None if solved is None else solved.bound,
     )

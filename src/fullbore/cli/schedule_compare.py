@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import click
 
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
+from fullbore.cli.schedule_options import memory_model_option
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.report.comparison import compare_schedules
 from fullbore.schedules.sizes import require_sizes
@@ -27,6 +30,7 @@ __all__ = ["command"]
 )
 @click.option("--comm", default="0", metavar="C", help="Delay of a transfer between ranks, or one value a boundary.")
 @click.option("--memory-cap", type=float, metavar="X", help="Leave out what keeps more microbatch-shares on a rank.")
+@memory_model_option
 @json_option
 def command(
     ranks: int,
@@ -35,6 +39,7 @@ def command(
     cost: str,
     comm: str,
     memory_cap: float | None,
+    frees: float,
     as_json: bool,
 ) -> None:
     """Every schedule that fits these sizes, fastest first; below it why the others do not fit.
@@ -59,6 +64,7 @@ def command(
         cost=cost,
         comm=comm,
         memory_cap=cap,
+        input_backward_frees=Fraction(str(frees)),
     )
     if as_json:
         print_json(found.document())

@@ -12,7 +12,7 @@ from fullbore.errors import ConfigError
 from fullbore.plan.made import Made, Solved, solved
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["cost_options", "parse_options", "solve_if_asked", "solver_option"]
+__all__ = ["cost_options", "memory_model_option", "parse_options", "solve_if_asked", "solver_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -29,6 +29,19 @@ def cost_options(command: _Command) -> _Command:
         "--comm", metavar="C", help="Delay of a transfer between ranks, or a ':' list, one value a boundary."
     )
     return cost(comm(command))
+
+
+def memory_model_option(command: _Command) -> _Command:
+    """``--input-backward-frees X``."""
+    return click.option(
+        "--input-backward-frees",
+        "frees",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        metavar="X",
+        help="Part of an activation that is free after the backward for the input, 0 to 1; the rest stays until that "
+        "for the weights. Default 0.",
+    )(command)
 
 
 def solver_option(command: _Command) -> _Command:

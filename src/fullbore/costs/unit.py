@@ -72,10 +72,10 @@ def parse_unit_costs(
     delays = _values(comm, count=count, each="boundary", where=f"comm {comm!r}")
     if num_streams > 1:
         delays = [*delays, Fraction(0), *delays]
-    parts = num_chunks // num_streams * num_slices
-    chunks = [[value / parts for value in values] for values in per_rank]
+    cut = num_chunks // num_streams * num_slices
+    chunks = [[value / cut for value in values] for values in per_rank]
     denominators = [value.denominator for values in (*per_rank, *chunks, delays) for value in values]
-    scale = math.lcm(parts, *denominators)
+    scale = math.lcm(cut, *denominators)
     forward, backward_input, backward_weight = ([int(value * scale) for value in values] for values in chunks)
     return UnitCosts(
         tuple(map(StageCost, forward, backward_input, backward_weight)),

@@ -46,11 +46,18 @@ class Made:
     memory_cap: Fraction | None
     """In shares. Given to the schedule only if its order depends on costs; the others are as they are."""
 
+    input_backward_frees: Fraction = Fraction(0)
+    """Part of an activation that the backward for the input already frees."""
+
     @property
     def costs(self) -> ScheduleCosts:
         """Under the cap, whether the schedule keeps to it or not."""
         return ScheduleCosts.of(
-            self.schedule.placement, stages=self.timing.stages, links=self.timing.links, memory_cap=self.memory_cap
+            self.schedule.placement,
+            stages=self.timing.stages,
+            links=self.timing.links,
+            memory_cap=self.memory_cap,
+            input_backward_frees=self.input_backward_frees,
         )
 
     @property
@@ -68,6 +75,7 @@ def make_for(
     *,
     timing: Callable[[Sizes, Placement], Timing],
     memory_cap: Fraction | None = None,
+    input_backward_frees: Fraction = Fraction(0),
 ) -> Made:
     """The best of the sizes tried, as `fullbore.synthesis.search.choose` has it; what the costs do not fit is left out.
 
@@ -76,13 +84,19 @@ def make_for(
         ScheduleError: none fits under the cap.
     """
     if len(tried) > 1:
-        return _best_placed(entry, tried, timing=timing, memory_cap=memory_cap)
+        return _best_placed(
+            entry, tried, timing=timing, memory_cap=memory_cap, input_backward_frees=input_backward_frees
+        )
     placement = entry.place(tried[0])
     times = timing(tried[0], placement)
     costs = ScheduleCosts.of(
-        placement, stages=times.stages, links=times.links, memory_cap=memory_cap if entry.cost_driven else None
+        placement,
+        stages=times.stages,
+        links=times.links,
+        memory_cap=memory_cap if entry.cost_driven else None,
+        input_backward_frees=input_backward_frees,
     )
-    return Made(entry.make(tried[0], costs), times, memory_cap)
+    return Made(entry.make(tried[0], costs), times, memory_cap, input_backward_frees)
 
 
 def _best_placed(
@@ -91,6 +105,7 @@ def _best_placed(
     *,
     timing: Callable[[Sizes, Placement], Timing],
     memory_cap: Fraction | None,
+    input_backward_frees: Fraction,
 ) -> Made:
     """Only auto has several placements to choose among."""
     from fullbore.synthesis.search import Found, choose, search  # a single schedule is drawn without numpy
@@ -102,7 +117,13 @@ def _best_placed(
         placement = entry.place(sizes)
         try:
             times = timing(sizes, placement)
-            costs = ScheduleCosts.of(placement, stages=times.stages, links=times.links, memory_cap=memory_cap)
+            costs = ScheduleCosts.of(
+                placement,
+                stages=times.stages,
+                links=times.links,
+                memory_cap=memory_cap,
+                input_backward_frees=input_backward_frees,
+            )
             found.append(search(sizes, placement, costs=costs))
         except (CostsError, ScheduleError) as error:
             refusal = refusal or error
@@ -112,7 +133,7 @@ def _best_placed(
         assert refusal is not None, "there is always something to try"
         raise refusal
     place = choose(found, per_unit=[times.scale.per_unit for times in timings])
-    return Made(found[place].schedule, timings[place], memory_cap)
+    return Made(found[place].schedule, timings[place], memory_cap, input_backward_frees)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def compare_schedules(
     cost: str,
     comm: str,
     memory_cap: Fraction | None,
+    input_backward_frees: Fraction = Fraction(0),
 ) -> Comparison:
     """Every entry at these sizes, or the reason why not. Equal makespans: auto first, then less memory, then by name.
 
@@ -86,13 +87,19 @@ def compare_schedules(
                 variants(entry, num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks),
                 timing=unit_timing(cost=cost, comm=comm),
                 memory_cap=memory_cap,
+                input_backward_frees=input_backward_frees,
             )
         except (ScheduleError, CostsError) as error:
             left_out.append(LeftOut(entry.name, str(error)))
             continue
         times = made.timing
         report = schedule_report(
-            made.schedule, costs=times.stages, links=times.links, memory_cap=memory_cap, scale=times.scale
+            made.schedule,
+            costs=times.stages,
+            links=times.links,
+            memory_cap=memory_cap,
+            input_backward_frees=input_backward_frees,
+            scale=times.scale,
         )
         worst = max(report.peak_shares)
         if memory_cap is not None and worst > memory_cap:

@@ -18,7 +18,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.simulate.bound import load_bound
 from fullbore.simulate.engine import simulate
-from fullbore.simulate.memory import peak_activations
+from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.bounds import Bound, bound_of
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.scale import TimeScale
@@ -89,13 +89,10 @@ class ScheduleReport:
     @property
     def certificate(self) -> str:
         """How far from the best possible the makespan is, at most, and what proves it."""
-        bound, makespan = self.lower_bound, self.bubble.makespan_ns
-        if bound.makespan >= makespan:
-            return f"the best possible: no order of this work is faster, {bound.name} bound"
-        return (
-            f"within {_above(bound.gap(makespan))} of the best possible, "
-            f"{bound.name} bound {self.scale.format(bound.makespan)}"
-        )
+        bound, gap = self.lower_bound, max(self.lower_bound.gap(self.bubble.makespan_ns), 0.0)
+        proven = f"{bound.name} bound {self.scale.format(bound.makespan)}"
+        nothing_better = "" if gap else ": no order of this work is faster"
+        return f"within {_above(gap)} of the best possible, {proven}{nothing_better}"
 
     def _units(self, ticks: int) -> int | float:
         """Plain numbers in the caller's unit; costs that came in nanoseconds go out in nanoseconds."""
@@ -108,6 +105,7 @@ def schedule_report(
     costs: Sequence[StageCost],
     links: Sequence[Link] = (),
     memory_cap: Fraction | None = None,
+    input_backward_frees: Fraction = Fraction(0),
     scale: TimeScale,
     proven: Bound | None = None,
 ) -> ScheduleReport:
@@ -117,20 +115,18 @@ def schedule_report(
         costs: one a stage.
         links: one a boundary, or none.
         memory_cap: shares that no order may exceed for the bound; without meaning for a schedule that exceeds them.
+        input_backward_frees: part of an activation that the backward for the input already frees.
         proven: a bound that somebody else has proven.
     """
     timeline = simulate(schedule, costs=costs, links=links)
-    ranks = sorted(set(schedule.placement.ranks))
-    streams, slices = schedule.placement.num_streams, schedule.num_slices
-    held = [len(schedule.placement.stages_of(rank)) // streams * slices for rank in ranks]
-    peaks = peak_activations(schedule)
-    shares = tuple(Fraction(peak, chunks) for peak, chunks in zip(peaks, held, strict=True))
+    shares = peak_shares(schedule, input_backward_frees=input_backward_frees)
     bubble = bubble_of(timeline)
     within = ScheduleCosts.of(
         schedule.placement,
         stages=costs,
         links=links,
         memory_cap=memory_cap if memory_cap is not None and max(shares) <= memory_cap else None,
+        input_backward_frees=input_backward_frees,
     )
     bounds = [
         Bound(load_bound(schedule, costs=costs, links=links), "load"),

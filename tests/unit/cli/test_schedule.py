@@ -169,3 +169,15 @@ def test_the_list_names_papers_and_constraints(capsys: pytest.CaptureFixture[str
     _, out, _ = run(capsys, "schedule", "list")
     assert "-v: any number of stages per rank, 2 by default" in out
     assert "--option group_size=0: microbatches that" in out
+
+
+def test_the_backward_for_the_input_may_free_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    """Peaks are smaller, and what is made for a cap has more room."""
+    sizes = ("-p", "4", "-m", "16")
+    assert shown(capsys, "zb-h2", *sizes, "--input-backward-frees", "0.5")["peak_activations"] == [7, 6, 5, 4]
+    assert shown(capsys, "zb-h2", *sizes)["peak_activations"] == [7, 7, 7, 7]
+    tight = ("zb-2p", *sizes, "--memory-cap", "5")
+    assert shown(capsys, *tight, "--input-backward-frees", "0.5")["makespan"] < shown(capsys, *tight)["makespan"]
+    code, out, err = run(capsys, "schedule", "show", "zb-h2", *sizes, "--input-backward-frees", "2")
+    assert (code, out) == (2, "")
+    assert "2.0 is not in the range 0<=x<=1" in err

@@ -13,6 +13,7 @@ from fullbore.schedules.sizes import Sizes
 from fullbore.simulate.compiled import compile_schedule
 from fullbore.synthesis import catalogue
 from fullbore.synthesis.auto import ENTRY, variants
+from fullbore.synthesis.bounds import bound_of
 from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.replays import Replays, exact_makespan
 from fullbore.synthesis.search import Found, choose, published_for, search
@@ -25,6 +26,17 @@ SIZES = Sizes(num_ranks=4, num_microbatches=8)
 def test_at_the_memory_of_1f1b_it_is_as_fast_as_zero_bubble_h1() -> None:
     found = search(SIZES, LINEAR, costs=costs_for(LINEAR, [(1, 1, 1)], cap=4))
     assert (found.makespan, found.limit, found.schedule.name) == (27, 27, "auto")
+
+
+@pytest.mark.parametrize(("ranks", "microbatches", "optimum"), [(4, 16, 4930), (8, 16, 5530), (8, 32, 10010)])
+def test_under_a_tight_cap_it_is_proven_the_best(ranks: int, microbatches: int, optimum: int) -> None:
+    """Forward 115, backwards 100 and 65, room for p microbatches: the one-device bound is met."""
+    placement = Placement.linear(ranks)
+    sizes = Sizes(num_ranks=ranks, num_microbatches=microbatches)
+    costs = costs_for(placement, [(115, 100, 65)], cap=ranks)
+    found = search(sizes, placement, costs=costs)
+    assert found.makespan == optimum
+    assert bound_of(found.schedule, costs=costs, makespan=found.makespan, states=20_000).makespan == optimum
 
 
 def test_where_a_bound_is_met_nothing_published_is_built() -> None:
