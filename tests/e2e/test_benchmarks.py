@@ -31,3 +31,14 @@ def test_exact_cuts_are_exact_and_the_search_loses_nothing_on_small_models() -> 
     assert (first["optimal"], first["worst"]) == ("100%", "+0%")
     assert all(row["worst"] != "+0%" for row in others)
     assert {row["searched_worst"] for row in tables["simulated makespan over the best of all cuts"]} == {"+0.0%"}
+
+
+def test_what_is_made_for_costs_is_near_its_bound_and_holds_under_jitter() -> None:
+    arguments = ("--instances", "2", "--seed", "5", "--sizes", "4,8")
+    tables = answer("synthesis.py", *arguments)["tables"]
+    rows = tables["gap to the bound, and against the best published schedule"]
+    assert [row["cap"] for row in rows] == ["p", "1.5 p", "2 p"]
+    assert all(float(row["gap_worst"].rstrip("%")) <= 5 for row in rows)
+    assert all(float(row["published_worst"].rstrip("%")) <= 0 for row in rows)
+    assert all(float(row["realised_worst"].rstrip("%")) <= 1 for row in rows)
+    assert [(row["p"], row["m"]) for row in tables["seconds to make one"]] == [(4, 8)]
