@@ -21,7 +21,7 @@ _MARKS = {
 
 
 _NUMBERS = tuple(map(str, range(26)))
-_ALPHABETS = (_NUMBERS, tuple("abcdefghijklmnopqrstuvwxyz"), tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+_ALPHABETS = (_NUMBERS, tuple("abcdefghijklmnopqrstuvwxyz"), tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), tuple("xyz"))
 
 
 def timetable(timeline: Timeline) -> list[str]:

@@ -176,7 +176,7 @@ def test_the_backward_for_the_input_may_free_a_part(capsys: pytest.CaptureFixtur
     sizes = ("-p", "4", "-m", "16")
     assert shown(capsys, "zb-h2", *sizes, "--input-backward-frees", "0.5")["peak_activations"] == [7, 6, 5, 4]
     assert shown(capsys, "zb-h2", *sizes)["peak_activations"] == [7, 7, 7, 7]
-    tight = ("zb-2p", *sizes, "--memory-cap", "5")
+    tight = ("zb-2p", *sizes, "--cost", "2,2,1", "--memory-cap", "6")
     assert shown(capsys, *tight, "--input-backward-frees", "0.5")["makespan"] < shown(capsys, *tight)["makespan"]
     code, out, err = run(capsys, "schedule", "show", "zb-h2", *sizes, "--input-backward-frees", "2")
     assert (code, out) == (2, "")
