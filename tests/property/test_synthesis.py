@@ -19,9 +19,10 @@ from fullbore.synthesis.bounds import best_bound, bound_of, of_whole_backwards, 
 from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.justification import justified, makespan
 from fullbore.synthesis.list_scheduling import Policy, list_schedule, policies
+from fullbore.synthesis.one_device import one_device_bound
 from fullbore.synthesis.replays import exact_makespan
 from fullbore.synthesis.search import published_for, search
-from tests.support.instances import costs_for, optimum
+from tests.support.instances import costs_for, optimum, relaxed_optimum
 
 times = st.integers(0, 30)
 
@@ -70,6 +71,14 @@ def test_no_bound_is_above_the_optimum_and_no_search_below(case: Case) -> None:
     assert search(case.sizes, case.placement, costs=case.costs).makespan >= best
     whole = of_whole_backwards(instance)
     assert best_bound(whole, at_most=10**6, states=10**6).makespan <= optimum(whole)
+
+
+@given(cases(ranks=4, microbatches=3).filter(lambda case: case.sizes.num_chunks * case.sizes.num_microbatches <= 4))
+@settings(max_examples=60)
+def test_the_one_device_bound_is_the_optimum_of_the_relaxation(case: Case) -> None:
+    instance = case.instance
+    relaxed = max(relaxed_optimum(instance, rank) for rank in range(instance.num_ranks))
+    assert one_device_bound(instance, at_least=0, at_most=10**6, states=10**6) == relaxed
 
 
 @given(cases(ranks=1, microbatches=4, chunks=1).filter(lambda case: case.instance.num_actions <= 12))

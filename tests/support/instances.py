@@ -79,3 +79,55 @@ def optimum(instance: Instance) -> int:
 
     extend([[] for _ in instance.durations], [0] * instance.num_ranks, list(instance.caps))
     return best[0]
+
+
+def relaxed_optimum(instance: Instance, rank: int) -> int:
+    """The least makespan if only ``rank`` is busy with one thing at a time and every other rank with any number."""
+    best = [sum(instance.durations) * instance.num_microbatches + 2 * sum(instance.delays) * instance.num_microbatches]
+    m, last = instance.num_microbatches, instance.num_stages - 1
+    gives = (-instance.unit, instance.early, instance.unit - instance.early)
+    mine = [3 * stage + kind for stage in instance.stages[rank] for kind in range(3)]
+
+    def settled(ends: dict[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+        """With what follows on the other ranks, each as soon as its input is there."""
+        found = dict(ends)
+        for index in range(m):
+            path = [(3 * stage, 3 * stage - 3) for stage in range(last + 1)]
+            path += [(3 * stage + 1, 3 * stage + 4 if stage < last else 3 * stage) for stage in range(last, -1, -1)]
+            path += [(3 * stage + 2, 3 * stage + 1) for stage in range(last + 1)]
+            for code, source in path:
+                if code in mine or (source >= 0 and (source, index) not in found):
+                    continue
+                boundary = min(code // 3, source // 3) if source >= 0 and source // 3 != code // 3 else None
+                delay = 0 if boundary is None else instance.delays[boundary]
+                start = found[source, index] + delay if source >= 0 else 0
+                found[code, index] = start + instance.durations[code]
+        return found
+
+    def extend(ends: dict[tuple[int, int], int], free: int, room: int, done: dict[int, int]) -> None:
+        whole = settled(ends)
+        if max([free, *whole.values()]) >= best[0]:
+            return
+        if len(ends) == len(mine) * m:
+            best[0] = max(whole.values())
+            return
+        for code in mine:
+            stage, kind = divmod(code, 3)
+            index = done[code]
+            if index == m or room + gives[kind] < 0:
+                continue
+            source = code - 1
+            if kind == 0:
+                source = code - 3
+            elif kind == 1 and stage < last:
+                source = code + 3
+            if source >= 0 and (source, index) not in whole:
+                continue
+            crosses = source >= 0 and source // 3 != stage
+            arrival = whole[source, index] if source >= 0 else 0
+            arrival += instance.delays[min(stage, source // 3)] if crosses else 0
+            end = max(free, arrival) + instance.durations[code]
+            extend({**ends, (code, index): end}, end, room + gives[kind], {**done, code: index + 1})
+
+    extend({}, 0, instance.caps[rank], dict.fromkeys(mine, 0))
+    return best[0]
