@@ -130,7 +130,7 @@ def _helps(draft: Draft, stage: StageIndex, below: StageIndex) -> bool:
     if draft.free_at[stage] >= gradient:
         return False
     short = draft.activation - draft.room[stage]
-    weights = -(-short // draft.freed_by_weight) if short > 0 else 0
+    weights = -(-short // draft.freed_by_weight) if short > 0 and draft.freed_by_weight else 0
     weights = min(weights, len(draft.waiting[stage]))
     end = draft.free_at[stage] + draft.cost(Kind.FORWARD, stage) + weights * draft.cost(Kind.BACKWARD_WEIGHT, stage)
     if end <= gradient:
