@@ -109,6 +109,12 @@ def test_each_rule_of_theirs(text: str, old: str, new: str, rule: Rule, message:
     assert any(message.replace("\\", "") in problem.message for problem in found)
 
 
+def test_a_pair_stands_side_by_side() -> None:
+    apart = replace(parse_schedule(PAIRED), overlaps=frozenset({Overlap(Compute.parse("0F0"), Compute.parse("0B1"))}))
+    found = problems(apart)
+    assert [(problem.rule, problem.rank, str(problem.action)) for problem in found] == [(Rule.OVERLAP, 0, "0F0")]
+
+
 def test_a_pair_must_be_able_to_start_together() -> None:
     """One after the other this runs; as one cell each rank waits for what the other's cell makes."""
     text = PAIRED.replace("0F0 0F1 0B0 0B1", "0F0 0F1&0B0 0B1").replace("1F0 1F1&1B0 1B1", "1F0 1F1&1B0 1B1")

@@ -8,6 +8,7 @@ from fullbore.errors import ScheduleError
 from fullbore.ir.placement import Placement
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.registry import REGISTRY, get
+from fullbore.simulate.memory import peak_shares
 
 
 def test_the_registered_names() -> None:
@@ -76,6 +77,16 @@ def test_costs_are_for_all_stages_and_caps_for_all_ranks() -> None:
     tight = ScheduleCosts.of(placement, memory_cap=Fraction(1, 2))
     with pytest.raises(ScheduleError, match=r"zb-1p needs room for .* \(memory_cap=0.5 shares\); give at least 1"):
         get("zb-1p").build(4, num_microbatches=8, costs=tight)
+
+
+@pytest.mark.parametrize(
+    "caps", [(Fraction(3, 2), Fraction(3, 2)), (Fraction(3), Fraction(1)), (Fraction(1), Fraction(3))]
+)
+def test_zb_v_keeps_to_caps_under_which_its_rounds_come_to_a_dead_end(caps: tuple[Fraction, Fraction]) -> None:
+    """The published rounds start one forward too many there."""
+    costs = ScheduleCosts.of(get("zb-v").place(get("zb-v").sizes(2, num_microbatches=2)), memory_cap=caps)
+    kept = peak_shares(get("zb-v").build(2, num_microbatches=2, costs=costs))
+    assert all(share <= cap for share, cap in zip(kept, caps, strict=True))
 
 
 @pytest.mark.parametrize(
