@@ -153,6 +153,9 @@ def _entry_document(entry: ScheduleEntry) -> dict[str, object]:
         "constraints": entry.constraints,
         "chunks": entry.chunks,
         "takes_chunks": entry.takes_chunks,
+        "splits_backward": entry.splits_backward,
+        "cost_driven": entry.cost_driven,
+        "runnable": entry.runnable,
         "options": [asdict(option) for option in entry.options],
     }
 
