@@ -49,7 +49,7 @@ def cases(draw: st.DrawFn, *, ranks: int = 5, microbatches: int = 8, chunks: int
 
 
 @given(cases())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_auto_is_valid_within_its_room_and_between_bound_and_published(case: Case) -> None:
     found = search(case.sizes, case.placement, costs=case.costs)
     instance = case.instance
