@@ -57,7 +57,7 @@ def _construct(sizes: Sizes, costs: ScheduleCosts) -> Schedule:
 
 ENTRY = ScheduleEntry(
     name=NAME,
-    summary="made for the costs, links and memory at hand; never slower than any other schedule here that fits",
+    summary="made for the costs, links and memory at hand; never slower than a published one on the same ranks",
     paper="fullbore's own search; list scheduling with justification, docs/schedules/auto.md",
     constraints="any number of ranks and microbatches, up to 150,000 forwards",
     construct=_construct,
