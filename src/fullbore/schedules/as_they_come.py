@@ -18,19 +18,26 @@ __all__ = ["as_they_come"]
 
 
 def as_they_come(draft: Draft) -> None:
-    """Finish a draft that nothing has been put into. O(p v) for each action."""
-    stages = [draft.placement.stages_of(Rank(rank)) for rank in range(draft.placement.num_ranks)]
-    while True:
-        choices = [choice for rank, held in enumerate(stages) for choice in _choices(draft, Rank(rank), held)]
-        if not choices:
-            return
+    """Finish a draft that nothing has been put into. O(p + v) for each action, which changes only what its own rank and
+    those of the neighbouring stages can do."""
+    placement = draft.placement
+    stages = [placement.stages_of(Rank(rank)) for rank in range(placement.num_ranks)]
+    first = [min(_choices(draft, Rank(rank), held), default=None) for rank, held in enumerate(stages)]
+    while choices := [choice for choice in first if choice is not None]:
         _, _, rank, kind, stage = min(choices)
+        changed = {rank}
         if kind is Kind.BACKWARD_INPUT:
             draft.put_input(stage)
+            above = placement.previous_stage(stage)
+            changed |= set() if above is None else {placement.rank_of(above)}
         elif kind is Kind.FORWARD:
             draft.put_forward(stage)
+            below = placement.next_stage(stage)
+            changed |= set() if below is None else {placement.rank_of(below)}
         else:
             draft.put_weight(rank)
+        for one in changed:
+            first[one] = min(_choices(draft, one, stages[one]), default=None)
 
 
 def _choices(

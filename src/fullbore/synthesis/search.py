@@ -1,10 +1,10 @@
 """Search: an order made for the costs at hand, never slower than any published schedule for the same stages and memory.
 
-1. A grid of policies gives orders by list scheduling (`fullbore.synthesis.list_scheduling`). If several of them meet a
-   lower bound, nothing can be faster and the next two steps are left out.
+1. A grid of policies gives orders by list scheduling (`fullbore.synthesis.list_scheduling`).
 2. Every registered schedule that runs, exists for these sizes and lies on the ranks in the same way is built for the
    costs; those that keep more than the memory cap are dropped.
-3. The best of both are justified (`fullbore.synthesis.justification`), which closes gaps.
+3. The best of both are justified (`fullbore.synthesis.justification`), which closes gaps; if a list meets a lower bound
+   already, only published ones are, for the next step.
 4. Of the orders that are at most as slow as the best published one, and within half a percent of the best of all, the
    one that is fastest *on average over replays with jitter* is taken (`fullbore.synthesis.replays`): times are never
    exact.
@@ -90,14 +90,11 @@ def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -> Found
     instance = Instance.of(placement, num_microbatches=sizes.num_microbatches, costs=costs)
     bound = simple_bound(instance).makespan
     listed = _listed(instance, bound)
-    published: list[_Candidate] = []
-    limit: int | None = bound
-    if min(listed.values()) > bound:
-        built = published_for(sizes, placement, costs=costs)
-        published = [_candidate(schedule, costs) for schedule in built if instance.fits(schedule)]
-        published.sort(key=lambda one: one.makespan)
-        limit = published[0].makespan if published else None
-        _justify(instance, listed, [one.schedule for one in published])
+    built = published_for(sizes, placement, costs=costs)
+    published = [_candidate(schedule, costs) for schedule in built if instance.fits(schedule)]
+    published.sort(key=lambda one: one.makespan)
+    limit = published[0].makespan if published else None
+    _justify(instance, listed, [one.schedule for one in published], lists_too=min(listed.values()) > bound)
     best = min([*listed.values(), *(one.makespan for one in published)])
     near = best * (1 + _NEAR) if limit is None else min(best * (1 + _NEAR), Fraction(limit))
     shortlist = [one for one in published if one.makespan <= near][:_SHORTLIST]
@@ -149,10 +146,10 @@ def _listed(instance: Instance, bound: int) -> dict[Orders, int]:
     return found
 
 
-def _justify(instance: Instance, listed: dict[Orders, int], published: Iterable[Schedule]) -> None:
+def _justify(instance: Instance, listed: dict[Orders, int], published: Iterable[Schedule], *, lists_too: bool) -> None:
     """Add what the best of both become."""
     most = min(_MOST_JUSTIFIED, max(1, _JUSTIFIED // instance.num_actions))
-    starts = sorted(listed, key=lambda orders: listed[orders])[:most]
+    starts = sorted(listed, key=lambda orders: listed[orders])[:most] if lists_too else []
     codes = [instance.orders_of(schedule) for schedule in published]
     starts += [orders for orders in codes if orders is not None][: (most + 1) // 2]
     for start in starts:
