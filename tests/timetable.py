@@ -11,11 +11,17 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.timeline.span import Row, Timeline
 
-_MARKS = {Kind.FORWARD: "", Kind.BACKWARD: "'", Kind.BACKWARD_INPUT: "'", Kind.BACKWARD_WEIGHT: "w"}
+_MARKS = {
+    Kind.FORWARD: "",
+    Kind.BACKWARD: "'",
+    Kind.BACKWARD_INPUT: "'",
+    Kind.BACKWARD_WEIGHT: "w",
+    Kind.RECOMPUTE: "r",
+}
 
 
 _NUMBERS = tuple(map(str, range(26)))
-_ALPHABETS = (_NUMBERS, tuple("abcdefghijklmnopqrstuvwxyz"), tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"))
+_ALPHABETS = (_NUMBERS, tuple("abcdefghijklmnopqrstuvwxyz"), tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), tuple("xyz"))
 
 
 def timetable(timeline: Timeline) -> list[str]:
@@ -31,6 +37,11 @@ def timetable_of_chunks(timeline: Timeline) -> list[str]:
         for rank in range(timeline.num_ranks)
     ]
     return _lines(timeline, lambda rank, action: _ALPHABETS[stages[rank].index(action.stage)][action.microbatch])
+
+
+def timetable_of_slices(timeline: Timeline) -> list[str]:
+    """The same for cut sequences: slices 0 1 2 of the first microbatch are a b c of the second, A B C of the third."""
+    return _lines(timeline, lambda rank, action: _ALPHABETS[action.microbatch][action.slice_index or 0])
 
 
 def _lines(timeline: Timeline, name: Callable[[int, Compute], str]) -> list[str]:

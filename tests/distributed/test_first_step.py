@@ -12,10 +12,12 @@ from fullbore.errors import ScheduleError
 from fullbore.models.sequential import sequential_model
 from fullbore.schedules.registry import REGISTRY
 from fullbore.simulate.memory import peak_activations
+from tests.property.strategies import fits
 from tests.support.ranks import MODELS, Stepped, mlp4_batch, on_ranks
+from tests.support.runnable import RUNNABLE
 
-ONE_STAGE = [name for name, entry in REGISTRY.items() if entry.chunks == 1]
-CHAIN_CASES = [(name, m) for name in ONE_STAGE for m in (1, 2, 4)]
+ONE_STAGE = [name for name in RUNNABLE if REGISTRY[name].chunks == 1]
+CHAIN_CASES = [(name, m) for name in ONE_STAGE for m in (1, 2, 4) if fits(REGISTRY[name], 2, m, 1, {})]
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +71,17 @@ def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks:
 def names_for(ranks: int, microbatches: int, *, layers: int) -> list[str]:
     """Schedules that exist for these sizes and have a layer for each stage."""
     found = []
-    for name, entry in REGISTRY.items():
+    for name in RUNNABLE:
         with suppress(ScheduleError):
-            if entry.build(ranks, num_microbatches=microbatches).num_stages <= layers:
+            if REGISTRY[name].build(ranks, num_microbatches=microbatches).num_stages <= layers:
                 found.append(name)
     return found
 
 
 def test_the_cases_above_have_several_stages_a_rank() -> None:
     for ranks, layers in ((1, 4), (2, 4), (4, 8)):
-        assert names_for(ranks, 4, layers=layers) == list(REGISTRY)
-    assert names_for(2, 1, layers=4)[-1] == "looped-bfs"
+        assert {"1f1b", "interleaved-1f1b", "looped-bfs", "1f1b-v"} <= set(names_for(ranks, 4, layers=layers))
+    assert {"looped-bfs", "1f1b-v"} <= set(names_for(2, 1, layers=4))
 
 
 TIED = [

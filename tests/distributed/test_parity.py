@@ -12,8 +12,10 @@ import pytest
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
 from fullbore.schedules.registry import REGISTRY
+from tests.property.strategies import fits
 from tests.support.command import TINY_LLAMA, fullbore
 from tests.support.ranks import on_ranks
+from tests.support.runnable import RUNNABLE
 
 PAIRS = (
     ("none", "true", "float64"),
@@ -28,8 +30,9 @@ def cases(ranks: int) -> list[tuple[str, str, str, str]]:
     every = list(product(("none", "full"), ("true", "false"), ("float64", "float32")))
     return [
         (name, *case)
-        for name, entry in REGISTRY.items()
-        for case in (every if ranks > 1 and entry.chunks == 1 else PAIRS)
+        for name in RUNNABLE
+        if fits(REGISTRY[name], ranks, 4, REGISTRY[name].chunks, {})
+        for case in (every if ranks > 1 and REGISTRY[name].chunks == 1 else PAIRS)
     ]
 
 

@@ -87,3 +87,14 @@ def test_packing_recovers_most_of_what_uneven_documents_cost() -> None:
     for row in simulated:
         assert row["even_ms"] < 0.95 * row["in_order_ms"]
         assert float(row["recovered_of_all"].rstrip("%")) >= 80
+
+
+def test_what_is_made_for_costs_is_near_its_bound_and_holds_under_jitter() -> None:
+    arguments = ("--instances", "2", "--seed", "5", "--sizes", "4,8")
+    tables = answer("synthesis.py", *arguments)["tables"]
+    rows = tables["gap to the bound, and against the best published schedule"]
+    assert [row["cap"] for row in rows] == ["p", "1.5 p", "2 p"]
+    assert all(float(row["gap_worst"].rstrip("%")) <= 5 for row in rows)
+    assert all(float(row["published_worst"].rstrip("%")) <= 0 for row in rows)
+    assert all(float(row["realised_worst"].rstrip("%")) <= 1 for row in rows)
+    assert [(row["p"], row["m"]) for row in tables["seconds to make one"]] == [(4, 8)]

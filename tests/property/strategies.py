@@ -37,7 +37,9 @@ class Published:
         return self.entry.make(self.sizes)
 
 
-def fits(entry: ScheduleEntry, num_ranks: int, num_microbatches: int, num_chunks: int, options: dict[str, int]) -> bool:
+def fits(
+    entry: ScheduleEntry, num_ranks: int, num_microbatches: int, num_chunks: int | None, options: dict[str, int]
+) -> bool:
     try:
         entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
     except ScheduleError:
@@ -49,7 +51,7 @@ def fits(entry: ScheduleEntry, num_ranks: int, num_microbatches: int, num_chunks
 def published(draw: st.DrawFn, name: str | None = None) -> Published:
     """A registered schedule, any or the one of this name, with any chunks, options and sizes that it takes."""
     entry = REGISTRY[draw(st.sampled_from(list(REGISTRY))) if name is None else name]
-    chunks = draw(st.integers(1, MOST_CHUNKS)) if entry.takes_chunks else entry.chunks
+    chunks = draw(st.integers(1, MOST_CHUNKS)) if entry.takes_chunks else None
     options = {
         option.name: draw(st.just(option.default) | st.integers(option.least, option.least + MOST_RANKS))
         for option in entry.options

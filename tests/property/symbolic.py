@@ -1,6 +1,7 @@
 """A symbolic run of a lowered program under NCCL's rules, with sets of microbatches in place of tensors.
 
-An activation is the stages it went through and its microbatches; a weight gradient is a count of microbatches. A lane
+An activation is the stages it went through and its microbatches; a weight gradient is a count of microbatches (of their
+slices, where there are any: then each counts as often as it has slices). A lane
 is first in first out and has no tags: the receiver posts receives in the lane's order, at most ``depth`` ahead of what
 it has consumed, and each takes whatever was sent at that place.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fullbore.ir.action import Compute, Kind, Message, Payload, Recv, Send
+from fullbore.ir.action import Compute, Kind, Message, Recv, Send
+from fullbore.ir.flow import made_by, needed_by
 from fullbore.ir.program import Program
 
 Value = tuple[tuple[int, ...], frozenset[int]]
@@ -36,36 +38,38 @@ def run(program: Program) -> Outcome:
     sent: list[list[Value]] = [[] for _ in program.lanes]
     consumed = [0] * len(program.lanes)
     held: list[dict[Message, Value]] = [{} for _ in range(program.num_ranks)]
-    kept: dict[tuple[int, int], Value] = {}
-    half_done: dict[tuple[int, int], frozenset[int]] = {}
+    kept: dict[tuple[int, int, int | None], Value] = {}
+    half_done: dict[tuple[int, int, int | None], frozenset[int]] = {}
 
     def compute(rank: int, action: Compute) -> None:
-        stage, mb = action.stage, action.microbatch
-        last = stage == num_stages - 1
+        stage, mb, cut = action.stage, action.microbatch, action.slice_index
+        needed, made = needed_by(action, program.placement), made_by(action, program.placement)
+        stream = next(one for one in program.placement.streams if stage in one)
         match action.kind:
             case Kind.FORWARD:
                 before: Value = ((), frozenset({mb}))
-                if stage > 0:
-                    before = held[rank].pop(Message(Payload.ACTIVATION, type(stage)(stage - 1), mb))
+                if needed is not None:
+                    before = held[rank].pop(needed)
                 after = ((*before[0], int(stage)), before[1])
-                assert after == (tuple(range(stage + 1)), frozenset({mb})), f"{action} computed on {before}"
-                kept[stage, mb] = after
-                if not last:
-                    give(rank, Message(Payload.ACTIVATION, stage, mb), after)
+                assert after == (stream[: stream.index(stage) + 1], frozenset({mb})), f"{action} computed on {before}"
+                kept[stage, mb, cut] = after
+                if made is not None:
+                    give(rank, made, after)
             case Kind.BACKWARD | Kind.BACKWARD_INPUT:
                 gradient: Value = ((), frozenset({mb}))
-                if not last:
-                    gradient = held[rank].pop(Message(Payload.GRADIENT, type(stage)(stage + 1), mb))
-                assert gradient == (tuple(range(num_stages - 1, stage, -1)), frozenset({mb})), f"{action}: {gradient}"
-                if stage > 0:
-                    give(rank, Message(Payload.GRADIENT, stage, mb), ((*gradient[0], int(stage)), gradient[1]))
-                counted = kept.pop((stage, mb))[1] & gradient[1]
+                if needed is not None:
+                    gradient = held[rank].pop(needed)
+                behind = stream[stream.index(stage) + 1 :][::-1]
+                assert gradient == (behind, frozenset({mb})), f"{action}: {gradient}"
+                if made is not None:
+                    give(rank, made, ((*gradient[0], int(stage)), gradient[1]))
+                counted = kept.pop((stage, mb, cut))[1] & gradient[1]
                 if action.kind is Kind.BACKWARD:
                     outcome.weight_gradients[stage].update(counted)
                 else:
-                    half_done[stage, mb] = counted
+                    half_done[stage, mb, cut] = counted
             case Kind.BACKWARD_WEIGHT:
-                outcome.weight_gradients[stage].update(half_done.pop((stage, mb)))
+                outcome.weight_gradients[stage].update(half_done.pop((stage, mb, cut)))
 
     def give(rank: int, message: Message, value: Value) -> None:
         held[rank][message] = value  # a local consumer takes it from here; a Send takes it from here too

@@ -124,10 +124,12 @@ def test_every_action_may_have_its_own_duration(case: Case, seed: int) -> None:
     ends = end_times(compiled, durations=durations, delays=delays)
     found = columnar_of(compiled, durations=durations, delays=delays)
     assert found.end_ns.tolist() == ends.tolist()
+    forwards, backwards = (nodes.tolist() for nodes in compiled.pairs)
     for node in range(compiled.num_actions):
+        together = [node, node + 1] if node in forwards else [node]
         before = 0 if node in compiled.edges else int(ends[node - 1])
-        source = int(compiled.source[node])
-        arrival = 0 if source < 0 else int(ends[source] + delays[node])
+        sources = [(int(compiled.source[one]), delays[one]) for one in together if node not in backwards]
+        arrival = max((int(ends[source] + delay) for source, delay in sources if source >= 0), default=0)
         assert ends[node] == max(before, arrival) + durations[node]
 
 

@@ -25,6 +25,7 @@ from fullbore.schedules.registry import REGISTRY
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row
 from tests.support.in_memory import SQUARED_ERROR, ChainStage, boundary_of, chain_batch, edge, run_alone
+from tests.support.runnable import RUNNABLE
 from tests.support.stream_device import CLOCK_AHEAD_NS, StreamDevice, StreamEngine, StreamTransport
 
 TIMEOUT_S = 20.0
@@ -119,7 +120,7 @@ def on_streams(schedule: Schedule, *, seed: int = 0) -> Iterator[OnStreams]:
 
 
 def every_schedule(num_ranks: int, num_microbatches: int) -> list[Schedule]:
-    return [entry.build(num_ranks, num_microbatches=num_microbatches) for entry in REGISTRY.values()]
+    return [entry.build(num_ranks, num_microbatches=num_microbatches) for entry in map(REGISTRY.__getitem__, RUNNABLE)]
 
 
 @pytest.mark.parametrize("schedule", every_schedule(4, 8), ids=lambda schedule: schedule.name)

@@ -9,8 +9,9 @@ from fullbore.errors import TransferStalled
 from fullbore.schedules.registry import REGISTRY
 from fullbore.simulate.memory import peak_activations
 from tests.support.in_memory import both_directions_on_one, random_cases, run_alone, run_on_threads
+from tests.support.runnable import RUNNABLE
 
-CASES = random_cases(200, names=list(REGISTRY), seed=20)
+CASES = random_cases(200, names=RUNNABLE, seed=20)
 
 
 @pytest.mark.parametrize("case", range(0, 200, 20))
@@ -36,14 +37,14 @@ def test_both_directions_on_one_communicator_hang(ranks: int) -> None:
     assert isinstance(outcome.errors[0], TransferStalled)
 
 
-@pytest.mark.parametrize("name", list(REGISTRY))
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_a_shallow_receive_depth_is_enough(name: str) -> None:
     schedule = REGISTRY[name].build(4, num_microbatches=8)
     assert not run_on_threads(schedule, prefetch=1, longest_delay_s=0.0005).errors
 
 
 def test_the_cases_have_several_stages_a_rank_and_options() -> None:
-    assert {case.name for case in CASES} == set(REGISTRY)
+    assert {case.name for case in CASES} == set(RUNNABLE)
     assert {case.sizes.num_chunks for case in CASES} == {1, 2, 3}
     assert {case.sizes.options.get("group_size", 0) > case.sizes.num_ranks for case in CASES} == {True, False}
 

@@ -24,16 +24,22 @@ from tests.property.strategies import published, registered, schedules
 
 @given(registered())
 def test_every_action_is_there_exactly_once_and_on_its_rank(schedule: Schedule) -> None:
+    """Every microbatch takes one stream; on each of its stages each slice has F, and B or else I and W."""
+    stages: dict[int, set[int]] = {}
     for rank, order in enumerate(schedule.orders):
-        split = any(action.kind is Kind.BACKWARD_INPUT for action in order)
-        kinds = (Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT) if split else (Kind.FORWARD, Kind.BACKWARD)
-        expected = Counter(
-            (stage, kind, mb)
-            for stage in schedule.placement.stages_of(Rank(rank))
-            for kind in kinds
-            for mb in range(schedule.num_microbatches)
-        )
-        assert Counter((action.stage, action.kind, action.microbatch) for action in order) == expected
+        forwards = {action for action in order if action.kind is Kind.FORWARD}
+        expected: Counter[Compute] = Counter(forwards)
+        for action in forwards:
+            stages.setdefault(action.microbatch, set()).add(action.stage)
+            whole = action.of_kind(Kind.BACKWARD) in order
+            kinds = (Kind.BACKWARD,) if whole else (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+            expected.update(action.of_kind(kind) for kind in kinds)
+        assert Counter(order) == expected
+        assert {action.stage for action in order} <= set(schedule.placement.stages_of(Rank(rank)))
+        slices = Counter((action.stage, action.microbatch) for action in forwards)
+        assert set(slices.values()) == {schedule.num_slices}
+    assert sorted(stages) == list(range(schedule.num_microbatches))
+    assert all(taken in [set(stream) for stream in schedule.placement.streams] for taken in stages.values())
 
 
 @given(schedules)
@@ -56,16 +62,20 @@ def test_makespan_and_activations_are_what_the_formulas_say(name: str, data: st.
     assert schedule.num_stages == sizes.num_stages
     costs = [cost] * sizes.num_stages
     bubble = bubble_of(simulate(schedule, costs=costs))
-    slot = cost.total * sizes.num_chunks
-    work = sizes.num_microbatches * slot
-    span = entry.span(sizes, slot)
+    parts = schedule.forwards_per_share
+    share = StageCost(cost.forward * parts, cost.backward_input * parts, cost.backward_weight * parts)
+    work = sizes.num_microbatches * share.total
+    span = entry.span(sizes, share)
     if span is None:
         assert load_bound(schedule, costs=costs) <= bubble.makespan_ns <= work * sizes.num_ranks
     else:
         assert bubble.makespan_ns == span
     assert bubble.busy_ns == (work,) * sizes.num_ranks
     formula = tuple(entry.peak(sizes, rank) for rank in range(sizes.num_ranks))
-    assert peak_activations(schedule) == formula
+    if entry.peak_is_exact:
+        assert peak_activations(schedule) == formula
+    else:
+        assert all(kept <= most for kept, most in zip(peak_activations(schedule), formula, strict=True))
 
 
 @given(registered(), st.data())

@@ -198,7 +198,7 @@ def random_cases(count: int, *, names: Sequence[str], seed: int) -> list[Case]:
     while len(cases) < count:
         entry = REGISTRY[source.choice(names)]
         ranks, microbatches = source.choice((2, 4, 8)), source.randint(1, 12)
-        chunks = source.choice((2, 3)) if entry.takes_chunks and ranks < 8 else entry.chunks
+        chunks = source.choice((2, 3)) if entry.takes_chunks and ranks < 8 else None
         options = {
             option.name: source.choice((option.default, option.least + source.randint(0, 6)))
             for option in entry.options

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import click
@@ -43,10 +44,11 @@ def print_text(text: str) -> None:
     click.echo(text, nl=False)
 
 
-def require_cap(memory_cap: float | None) -> None:
-    """A cap is a number of at least 0. (NaN compares false with everything, so every schedule would fit.)"""
+def require_cap(memory_cap: float | None) -> Fraction | None:
+    """A cap is a number of at least 0; an infinite one is none. (NaN compares false, so every schedule would fit.)"""
     if memory_cap is not None and not memory_cap >= 0:
         raise ConfigError(f"--memory-cap is a number of at least 0 (given {memory_cap})")
+    return None if memory_cap is None or math.isinf(memory_cap) else Fraction(str(memory_cap))
 
 
 def answer_no(reason: str) -> None:

@@ -22,9 +22,9 @@ from fullbore.partition.objective import Objective
 from fullbore.partition.partition import NothingFits, Partition
 from fullbore.plan.from_run import costs_of_file, costs_of_run
 from fullbore.plan.recipe_file import write_recipe
-from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.simulate.memory import peak_bytes
+from fullbore.synthesis.catalogue import get
 from fullbore.timeline.bubble import bubble_of
 from fullbore.timeline.scale import TimeScale
 

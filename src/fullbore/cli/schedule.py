@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 
 import click
 
 from fullbore.cli import schedule_check, schedule_compare, schedule_export
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap, use_color, width
-from fullbore.cli.schedule_options import parse_options
-from fullbore.costs.links import Link
+from fullbore.cli.schedule_options import (
+    cost_options,
+    memory_model_option,
+    parse_options,
+    solve_if_asked,
+    solver_option,
+)
 from fullbore.costs.stage import StageCost
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.errors import ConfigError
-from fullbore.ir.schedule import Schedule
+from fullbore.ir.placement import Placement
+from fullbore.plan.made import Timing, make_for
 from fullbore.plan.recipe_file import RecipeFile, read_recipe
 from fullbore.report.schedule import ScheduleReport, schedule_report
-from fullbore.schedules.registry import REGISTRY, ScheduleEntry, get
+from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
+from fullbore.synthesis.auto import variants
+from fullbore.synthesis.catalogue import CATALOGUE, get
 from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.svg import render_svg
 
@@ -46,10 +55,10 @@ def list_command(as_json: bool) -> None:
       fullbore schedule list
     """
     if as_json:
-        print_json({"schedules": [_entry_document(entry) for entry in REGISTRY.values()]})
+        print_json({"schedules": [_entry_document(entry) for entry in CATALOGUE.values()]})
         return
-    longest = max(map(len, REGISTRY))
-    for entry in REGISTRY.values():
+    longest = max(map(len, CATALOGUE))
+    for entry in CATALOGUE.values():
         indent = " " * (longest + 2)
         print_text(f"{entry.name:<{longest}}  {entry.summary}\n{indent}{entry.paper}; {entry.constraints}\n")
         if entry.takes_chunks:
@@ -66,14 +75,10 @@ def list_command(as_json: bool) -> None:
 @click.option(
     "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule, as `list` shows them."
 )
-@click.option(
-    "--cost",
-    metavar="F,I,W",
-    help="Time of forward, backward for the input, backward for the weights of one microbatch on one rank's whole "
-    "share; each may be a ':' list, one value a rank. Default 1,1,1.",
-)
-@click.option("--comm", metavar="C", help="Delay of a transfer between ranks, or a ':' list, one value a boundary.")
+@cost_options
 @click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
+@memory_model_option
+@solver_option
 @click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Take sizes and stages from a recipe.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), metavar="FILE", help="Also write PyTorch's CSV.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw it into an SVG file.")
@@ -87,6 +92,8 @@ def show_command(
     cost: str | None,
     comm: str | None,
     memory_cap: float | None,
+    frees: float,
+    optimal: float | None,
     recipe: Path | None,
     csv_file: Path | None,
     svg: Path | None,
@@ -99,16 +106,32 @@ def show_command(
       fullbore schedule show 1f1b -p 4 -m 8
       fullbore schedule show interleaved-1f1b -p 4 -m 6 -v 3 --option group_size=6
       fullbore schedule show gpipe -p 2 -m 4 --cost 1:2,1,1 --comm 0.5 --json
+      fullbore schedule show auto -p 4 -m 8 --cost 10,11,8 --comm 0.5 --memory-cap 4
     """
-    require_cap(memory_cap)
+    cap = require_cap(memory_cap)
     if as_json and csv_file == Path("-"):
         raise ConfigError("--json and --csv - would both write to stdout; give the CSV a file")
     entry = get(name)
     held = None if recipe is None else read_recipe(recipe)
-    sizes = _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options))
-    schedule = entry.make(sizes)
-    timing = _timing(schedule, sizes, held, cost=cost, comm=comm)
-    report = schedule_report(schedule, costs=timing.costs, links=timing.links, scale=timing.scale)
+    made = make_for(
+        entry,
+        _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options)),
+        timing=lambda sizes, placement: _timing(placement, sizes, held, cost=cost, comm=comm),
+        memory_cap=cap,
+        input_backward_frees=Fraction(str(frees)),
+    )
+    solved = solve_if_asked(entry, made, optimal)
+    made = made if solved is None else solved.made
+    schedule, timing = made.schedule, made.timing
+    report = schedule_report(
+        schedule,
+        costs=timing.stages,
+        links=timing.links,
+        memory_cap=cap,
+        input_backward_frees=made.input_backward_frees,
+        scale=timing.scale,
+        proven=None if solved is None else solved.bound,
+    )
     if csv_file is not None:
         schedule_export.write_csv(csv_file, schedule)
     if svg is not None:
@@ -122,13 +145,6 @@ def show_command(
         answer_no(f"{name} keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Timing:
-    costs: tuple[StageCost, ...]
-    links: tuple[Link, ...]
-    scale: TimeScale
-
-
 def _entry_document(entry: ScheduleEntry) -> dict[str, object]:
     return {
         "name": entry.name,
@@ -137,6 +153,9 @@ def _entry_document(entry: ScheduleEntry) -> dict[str, object]:
         "constraints": entry.constraints,
         "chunks": entry.chunks,
         "takes_chunks": entry.takes_chunks,
+        "splits_backward": entry.splits_backward,
+        "cost_driven": entry.cost_driven,
+        "runnable": entry.runnable,
         "options": [asdict(option) for option in entry.options],
     }
 
@@ -149,7 +168,7 @@ def _sizes(
     microbatches: int | None,
     chunks: int | None,
     options: Mapping[str, int],
-) -> Sizes:
+) -> tuple[Sizes, ...]:
     """Of the command line and the recipe, which must not contradict each other where both speak."""
     if held is not None:
         recipe = held.recipe
@@ -160,7 +179,7 @@ def _sizes(
             options = {**recipe.schedule_options, **options}
     if ranks is None or microbatches is None:
         raise ConfigError(f"{entry.name} needs -p RANKS and -m MICROBATCHES, or --recipe FILE; for example -p 4 -m 8")
-    return entry.sizes(ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)
+    return variants(entry, ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)
 
 
 def _agreed(option: str, given: int | None, held: int) -> int:
@@ -170,27 +189,29 @@ def _agreed(option: str, given: int | None, held: int) -> int:
 
 
 def _timing(
-    schedule: Schedule, sizes: Sizes, held: RecipeFile | None, *, cost: str | None, comm: str | None
-) -> _Timing:
+    placement: Placement, sizes: Sizes, held: RecipeFile | None, *, cost: str | None, comm: str | None
+) -> Timing:
     """Unit-free costs by rank; or from a recipe its measured stages, or so many layers of ``--cost`` each."""
     unit = parse_unit_costs(
         "1,1,1" if cost is None else cost,
         num_ranks=sizes.num_ranks,
         num_chunks=sizes.num_chunks,
+        num_streams=placement.num_streams,
+        num_slices=sizes.num_slices,
         comm="0" if comm is None else comm,
     )
     if held is None:
-        return _Timing(unit.of(schedule.placement), unit.links, TimeScale(unit.scale))
+        return Timing(unit.of(placement), unit.links, TimeScale(unit.scale))
     if held.stage_costs is not None and cost is None:
         if comm is not None:
             raise ConfigError("--comm has no unit beside the recipe's nanoseconds; give --cost too, or leave it out")
-        return _Timing(held.stage_costs, (), TimeScale.milliseconds())
-    per_stage = zip(unit.of(schedule.placement), held.recipe.layers_per_stage, strict=True)
+        return Timing(held.stage_costs, (), TimeScale.milliseconds())
+    per_stage = zip(unit.of(placement), held.recipe.layers_per_stage, strict=True)
     layered = tuple(
         StageCost(one.forward * count, one.backward_input * count, one.backward_weight * count)
         for one, count in per_stage
     )
-    return _Timing(layered, unit.links, TimeScale(unit.scale))
+    return Timing(layered, unit.links, TimeScale(unit.scale))
 
 
 def _write_svg(path: Path, report: ScheduleReport) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import click
 
-from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.cli.schedule_options import parse_options
+from fullbore.cli.output import json_option, print_json, print_text, require_cap
+from fullbore.cli.schedule_options import cost_options, parse_options, solve_if_asked, solver_option
 from fullbore.errors import ConfigError
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.explicit import ExplicitSchedule
@@ -17,7 +19,9 @@ from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.ir.torch_lower import with_transfers
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.ir.validate import validate
-from fullbore.schedules.registry import REGISTRY, get
+from fullbore.plan.made import make_for, unit_timing
+from fullbore.synthesis.auto import variants
+from fullbore.synthesis.catalogue import CATALOGUE, get
 
 __all__ = ["command", "write_csv"]
 
@@ -30,6 +34,9 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule.")
+@cost_options
+@click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep.")
+@solver_option
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write PyTorch's pipeline CSV; - is stdout.")
 @click.option("--communication", is_flag=True, help="With SEND, RECV and REDUCE_GRAD cells in the CSV.")
 @click.option("--text", "text_file", type=_FILE, metavar="FILE", help="Write fullbore text; - is stdout.")
@@ -40,6 +47,10 @@ def command(
     microbatches: int | None,
     chunks: int | None,
     options: tuple[str, ...],
+    cost: str | None,
+    comm: str | None,
+    memory_cap: float | None,
+    optimal: float | None,
     csv_file: Path | None,
     communication: bool,
     text_file: Path | None,
@@ -52,6 +63,7 @@ def command(
     \b
     Examples:
       fullbore schedule export 1f1b -p 4 -m 8 --csv 1f1b.csv
+      fullbore schedule export auto -p 4 -m 8 --cost 10,11,8 --memory-cap 4 --csv auto.csv
       fullbore schedule export order.csv --csv lowered.csv --communication
     """
     if csv_file is None and text_file is None:
@@ -60,7 +72,8 @@ def command(
         raise ConfigError("--communication is for a CSV; fullbore text has computation only: give --csv FILE too")
     if as_json and Path("-") in (csv_file, text_file):
         raise ConfigError("--json and a file on stdout are two answers; name a file, or leave out --json")
-    schedule = _source(source, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options))
+    given = _Given(ranks, microbatches, chunks, parse_options(options), cost, comm, require_cap(memory_cap), optimal)
+    schedule = _source(source, given)
     computed = schedule if isinstance(schedule, Schedule) else schedule.compute_part()
     validate(computed)
     written: dict[str, str] = {}
@@ -95,16 +108,51 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"cannot write the schedule {path}: {error.strerror}") from error
 
 
-def _source(
-    source: str, *, ranks: int | None, microbatches: int | None, chunks: int | None, options: Mapping[str, int]
-) -> Schedule | ExplicitSchedule:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a schedule by name is made for; nothing of it is for a file."""
+
+    ranks: int | None
+    microbatches: int | None
+    chunks: int | None
+    options: Mapping[str, int]
+    cost: str | None
+    comm: str | None
+    memory_cap: Fraction | None
+    optimal: float | None
+
+    @property
+    def anything(self) -> bool:
+        held = (self.ranks, self.microbatches, self.chunks, self.cost, self.comm, self.memory_cap, self.optimal)
+        return bool(self.options) or any(value is not None for value in held)
+
+
+def _source(source: str, given: _Given) -> Schedule | ExplicitSchedule:
     """A registered schedule, or a file; the names of schedules come first."""
     path = Path(source)
-    if source not in REGISTRY and (path.exists() or path.suffix or len(path.parts) > 1):
-        if (ranks, microbatches, chunks) != (None, None, None) or options:
-            raise ConfigError(f"{source} is a file and has its sizes; leave out -p, -m, -v and --option")
+    if source not in CATALOGUE and (path.exists() or path.suffix or len(path.parts) > 1):
+        if given.anything:
+            raise ConfigError(
+                f"{source} is a file and has its sizes; leave out -p, -m, -v, --option, --cost, --comm, --memory-cap "
+                "and --optimal"
+            )
         return read_schedule_file(path)
     entry = get(source)
-    if ranks is None or microbatches is None:
+    if given.ranks is None or given.microbatches is None:
         raise ConfigError(f"{source} needs -p RANKS and -m MICROBATCHES; for example -p 4 -m 8")
-    return entry.build(ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)
+    made = make_for(
+        entry,
+        variants(
+            entry,
+            given.ranks,
+            num_microbatches=given.microbatches,
+            num_chunks=given.chunks,
+            options=given.options,
+        ),
+        timing=unit_timing(
+            cost="1,1,1" if given.cost is None else given.cost, comm="0" if given.comm is None else given.comm
+        ),
+        memory_cap=given.memory_cap,
+    )
+    solved = solve_if_asked(entry, made, given.optimal)
+    return made.schedule if solved is None else solved.made.schedule

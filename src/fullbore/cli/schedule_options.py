@@ -1,13 +1,66 @@
-"""``--option key=value``: what a schedule takes beside its sizes, as the command line writes it."""
+"""What a schedule takes beside its sizes, as the command line writes it: options, costs, links, memory."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
 
 from fullbore.errors import ConfigError
+from fullbore.plan.made import Made, Solved, solved
+from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["parse_options"]
+__all__ = ["cost_options", "memory_model_option", "parse_options", "solve_if_asked", "solver_option"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def cost_options(command: _Command) -> _Command:
+    """``--cost`` and ``--comm``, None where they are not given."""
+    cost = click.option(
+        "--cost",
+        metavar="F,I,W",
+        help="Time of forward, backward for the input, backward for the weights of one microbatch on one rank's whole "
+        "share; each may be a ':' list, one value a rank. Default 1,1,1.",
+    )
+    comm = click.option(
+        "--comm", metavar="C", help="Delay of a transfer between ranks, or a ':' list, one value a boundary."
+    )
+    return cost(comm(command))
+
+
+def memory_model_option(command: _Command) -> _Command:
+    """``--input-backward-frees X``."""
+    return click.option(
+        "--input-backward-frees",
+        "frees",
+        type=click.FloatRange(0, 1),
+        default=0.0,
+        metavar="X",
+        help="Part of an activation that is free after the backward for the input, 0 to 1; the rest stays until that "
+        "for the weights. Default 0.",
+    )(command)
+
+
+def solver_option(command: _Command) -> _Command:
+    """``--optimal SECONDS``."""
+    return click.option(
+        "--optimal",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="With auto: let a solver improve it, or prove it the best, for at most so long (fullbore[optimal]).",
+    )(command)
+
+
+def solve_if_asked(entry: ScheduleEntry, made: Made, seconds: float | None) -> Solved | None:
+    """What ``--optimal`` asks for. Raises `ConfigError` where there is nothing to improve."""
+    if seconds is None:
+        return None
+    if entry.name != "auto":
+        raise ConfigError(f"--optimal improves what auto makes, and {entry.name} is as it was published; use auto")
+    return solved(made, seconds=seconds)
 
 
 def parse_options(options: Sequence[str]) -> dict[str, int]:

@@ -41,7 +41,7 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
     """
     trace = read_trace(run_dir)
     chosen = _chosen(trace, window)
-    steps = (Step(step, trace.timeline(step)) for step in chosen)
+    steps = (Step(step, trace.timeline(step), trace.placement) for step in chosen)
     partial = output.with_name(f"{output.name}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as file:

@@ -2,8 +2,11 @@
 
 ``--cost F,I,W``  forward, backward for the input, backward for the weights of one microbatch on one rank's whole
 share; each may be a ``:`` list with one value a rank: ``1:1:1:2,1,1``. ``--comm C``: the delay of one boundary
-transfer, or a ``:`` list with one value a boundary. Decimals are exact: all values are fractions, and the scale is the
-least number of ticks a unit with which every value, divided by v, is whole. ``1,1.2,.8`` with v = 2: 10 ticks a unit.
+transfer, or a ``:`` list with one value a boundary. A chunk takes 1/v of the share, a slice of its sequence 1/s of
+that; where there are two streams, each of a rank's two stages takes the whole share of the microbatches that come
+through it, and both streams cross the same boundaries. Decimals are exact: all values are fractions, and the scale is
+the least number of ticks a unit with which every value, divided by v s, is whole. ``1,1.2,.8`` with v = 2: 10 ticks a
+unit.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ class UnitCosts:
     """Costs in ticks, and how many ticks one unit has."""
 
     chunk_of_rank: tuple[StageCost, ...]
-    """What one chunk (1/v of the share) of each rank takes."""
+    """What one forward of a chunk and its backward take on each rank."""
 
     links: tuple[Link, ...]
-    """One for each boundary between neighbouring stages."""
+    """One for each boundary between stages s and s + 1; nothing crosses the one between two streams."""
 
     scale: int
-    """Ticks a unit; divisible by v."""
+    """Ticks a unit; divisible by v s."""
 
     def of(self, placement: Placement) -> tuple[StageCost, ...]:
         """One cost a stage, in stage order."""
@@ -45,7 +48,9 @@ class UnitCosts:
         return Fraction(ticks, self.scale)
 
 
-def parse_unit_costs(text: str, *, num_ranks: int, num_chunks: int = 1, comm: str = "0") -> UnitCosts:
+def parse_unit_costs(
+    text: str, *, num_ranks: int, num_chunks: int = 1, num_streams: int = 1, num_slices: int = 1, comm: str = "0"
+) -> UnitCosts:
     """Read ``--cost`` and ``--comm``. Raises `CostsError` that says what was required and what was given."""
     for name, size in (("num_ranks", num_ranks), ("num_chunks", num_chunks)):
         if size < 1:
@@ -63,10 +68,14 @@ def parse_unit_costs(text: str, *, num_ranks: int, num_chunks: int = 1, comm: st
     ]
     if not any(value for values in per_rank for value in values):
         raise CostsError(f"at least one cost must be above 0 (given {text!r})")
-    delays = _values(comm, count=num_ranks * num_chunks - 1, each="boundary", where=f"comm {comm!r}")
-    chunks = [[value / num_chunks for value in values] for values in per_rank]
+    count = num_ranks * num_chunks // num_streams - 1
+    delays = _values(comm, count=count, each="boundary", where=f"comm {comm!r}")
+    if num_streams > 1:
+        delays = [*delays, Fraction(0), *delays]
+    cut = num_chunks // num_streams * num_slices
+    chunks = [[value / cut for value in values] for values in per_rank]
     denominators = [value.denominator for values in (*per_rank, *chunks, delays) for value in values]
-    scale = math.lcm(num_chunks, *denominators)
+    scale = math.lcm(cut, *denominators)
     forward, backward_input, backward_weight = ([int(value * scale) for value in values] for values in chunks)
     return UnitCosts(
         tuple(map(StageCost, forward, backward_input, backward_weight)),

@@ -2,7 +2,8 @@
 
 A schedule is made of `Compute` actions only. Lowering (`fullbore.ir.lower`) adds `Send` and `Recv`.
 The text of a compute action is stage, kind, microbatch: ``2F0``. That is also the form of
-torch.distributed.pipelining, so schedules travel both ways.
+torch.distributed.pipelining, so schedules travel both ways. Where a schedule cuts sequences, an action names its slice
+too: ``2F0.1``.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fullbore.errors import ScheduleError
-from fullbore.ids import MicrobatchIndex, StageIndex
+from fullbore.ids import MicrobatchIndex, SliceIndex, StageIndex
 
-__all__ = ["Compute", "Instruction", "Kind", "Message", "Payload", "Recv", "Send"]
+__all__ = ["Compute", "Instruction", "Kind", "Message", "Payload", "Recv", "Send", "unit_text"]
 
 
 class Kind(StrEnum):
@@ -49,7 +50,12 @@ class Payload(StrEnum):
     GRADIENT = "gradient"
 
 
-_COMPUTE_TEXT = re.compile(r"(0|[1-9][0-9]{0,8})([FBIWR])(0|[1-9][0-9]{0,8})")
+def unit_text(microbatch: MicrobatchIndex, slice_index: SliceIndex | None) -> str:
+    """A microbatch, ``0``, or a slice of it, ``0.1``."""
+    return f"{microbatch}" if slice_index is None else f"{microbatch}.{slice_index}"
+
+
+_COMPUTE_TEXT = re.compile(r"(0|[1-9][0-9]{0,8})([FBIWR])(0|[1-9][0-9]{0,8})(?:\.(0|[1-9][0-9]{0,8}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +65,20 @@ class Compute:
     stage: StageIndex
     kind: Kind
     microbatch: MicrobatchIndex
+    slice_index: SliceIndex | None = None
+    """None: the whole sequence."""
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind.value}{self.microbatch}"
+        return f"{self.stage}{self.kind.value}{self.unit}"
+
+    @property
+    def unit(self) -> str:
+        """What goes through the stages: the microbatch, ``0``, or a slice of it, ``0.1``."""
+        return unit_text(self.microbatch, self.slice_index)
+
+    def of_kind(self, kind: Kind) -> Compute:
+        """The action of another kind of the same stage on the same data."""
+        return Compute(self.stage, kind, self.microbatch, self.slice_index)
 
     @classmethod
     def parse(cls, text: str) -> Compute:
@@ -71,28 +88,27 @@ class Compute:
             raise ScheduleError(
                 f"an action is written stage, kind, microbatch, as in 2F0, with kind one of F B I W R (given {text!r})"
             )
-        return cls(StageIndex(int(match[1])), Kind(match[2]), MicrobatchIndex(int(match[3])))
+        cut = None if match[4] is None else SliceIndex(int(match[4]))
+        return cls(StageIndex(int(match[1])), Kind(match[2]), MicrobatchIndex(int(match[3])), cut)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One boundary crossing: the output of ``producer`` for one microbatch.
 
-    `Payload.ACTIVATION` is the output of stage s, wanted by stage s + 1; `Payload.GRADIENT` is the input
-    gradient of stage s, wanted by stage s - 1. ``stage`` is always the stage that *produced* it.
+    `Payload.ACTIVATION` is the output of a stage, wanted by the next one; `Payload.GRADIENT` is the input gradient of a
+    stage, wanted by the one before (`fullbore.ir.flow.consumer_of`). ``stage`` is always the stage that *produced* it.
     """
 
     payload: Payload
     stage: StageIndex
     microbatch: MicrobatchIndex
+    slice_index: SliceIndex | None = None
+    """None: of the whole sequence."""
 
     def __str__(self) -> str:
-        return f"{self.payload.value} of stage {self.stage}, microbatch {self.microbatch}"
-
-    @property
-    def consumer(self) -> StageIndex:
-        """The stage that needs it."""
-        return StageIndex(self.stage + (1 if self.payload is Payload.ACTIVATION else -1))
+        cut = "" if self.slice_index is None else f", slice {self.slice_index}"
+        return f"{self.payload.value} of stage {self.stage}, microbatch {self.microbatch}{cut}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@
     rank 0: 0F0 0F1 0B0 0B1
     rank 1: 1F0 1B0 1F1 1B1
 
-``placement`` lists the rank of every stage. Strict: one spelling for one schedule, so ``parse(format(s)) == s`` and
-``format(parse(t)) == t``. Parsing does not check the rules of a schedule; `fullbore.ir.validate` does.
+``placement`` lists the rank of every stage. Lines that most schedules lack follow what they belong to: ``streams 2``
+below a placement in both directions, ``slices 4`` below the microbatches where sequences are cut (actions are then
+written ``0F1.3``). ``0F3&3B1`` are two actions that may run at once. Strict: one spelling for one schedule, so
+``parse(format(s)) == s`` and ``format(parse(t)) == t``. Parsing does not check the rules of a schedule;
+`fullbore.ir.validate` does.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from fullbore.errors import ScheduleError
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
-from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule import Overlap, Schedule
 
 __all__ = ["format_schedule", "parse_schedule"]
 
@@ -36,10 +39,16 @@ def format_schedule(schedule: Schedule) -> str:
         _FIRST_LINE,
         f"name {schedule.name}",
         f"placement {' '.join(map(str, schedule.placement.ranks))}",
-        f"microbatches {schedule.num_microbatches}",
     ]
+    if schedule.placement.num_streams != 1:
+        lines.append(f"streams {schedule.placement.num_streams}")
+    lines.append(f"microbatches {schedule.num_microbatches}")
+    if schedule.num_slices != 1:
+        lines.append(f"slices {schedule.num_slices}")
+    joined = {pair.forward for pair in schedule.overlaps}
     for rank, order in enumerate(schedule.orders):
-        lines.append(" ".join([f"rank {rank}:", *map(str, order)]))
+        words = "".join(f"{action}{'&' if action in joined else ' '}" for action in order)
+        lines.append(f"rank {rank}: {words}".rstrip(" &"))
     return "\n".join(lines) + "\n"
 
 
@@ -55,12 +64,19 @@ def parse_schedule(text: str) -> Schedule:
     if not _NAME.fullmatch(name):
         raise ScheduleError(f"line 2: a name is words with single spaces between them (given {name!r})")
     ranks = tuple(Rank(_number(word, line=3)) for word in _field(lines, index=2, key="placement").split(" "))
-    placement = Placement(ranks)
-    num_microbatches = _number(_field(lines, index=3, key="microbatches"), line=4)
-    orders = tuple(_order(line, rank=rank, line_number=rank + 5) for rank, line in enumerate(lines[4:]))
+    at = 3
+    num_streams = _more_than_one(lines, index=at, key="streams")
+    at += num_streams > 1
+    placement = Placement(ranks, num_streams)
+    num_microbatches = _number(_field(lines, index=at, key="microbatches"), line=at + 1)
+    at += 1
+    num_slices = _more_than_one(lines, index=at, key="slices")
+    at += num_slices > 1
+    overlaps: set[Overlap] = set()
+    orders = tuple(_order(line, overlaps, rank=rank, line_number=at + rank + 1) for rank, line in enumerate(lines[at:]))
     if len(orders) != placement.num_ranks:
         raise ScheduleError(f"the placement on line 3 has {placement.num_ranks} ranks, the text {len(orders)} orders")
-    return Schedule(name, placement, num_microbatches, orders)
+    return Schedule(name, placement, num_microbatches, orders, num_slices, frozenset(overlaps))
 
 
 def _field(lines: list[str], *, index: int, key: str) -> str:
@@ -70,13 +86,24 @@ def _field(lines: list[str], *, index: int, key: str) -> str:
     return line[len(key) + 1 :]
 
 
+def _more_than_one(lines: list[str], *, index: int, key: str) -> int:
+    """The number of a line that stands only where it is above 1; 1 where the line is not there."""
+    if index >= len(lines) or not lines[index].startswith(f"{key} "):
+        return 1
+    number = _number(lines[index][len(key) + 1 :], line=index + 1)
+    if number < 2:
+        raise ScheduleError(f"line {index + 1}: {key} are written where there are at least 2 (given {number})")
+    return number
+
+
 def _number(word: str, *, line: int) -> int:
     if not _NUMBER.fullmatch(word):
         raise ScheduleError(f"line {line}: a number is digits only, without leading zeros (given {word[:20]!r})")
     return int(word)
 
 
-def _order(line: str, *, rank: int, line_number: int) -> tuple[Compute, ...]:
+def _order(line: str, overlaps: set[Overlap], *, rank: int, line_number: int) -> tuple[Compute, ...]:
+    """The actions of a line; pairs that may run at once go into ``overlaps`` too."""
     start = f"rank {rank}:"
     if not line.startswith(start):
         raise ScheduleError(f"line {line_number} starts with {start!r} (given {line[:60]!r})")
@@ -85,10 +112,18 @@ def _order(line: str, *, rank: int, line_number: int) -> tuple[Compute, ...]:
         return ()
     if not rest.startswith(" "):
         raise ScheduleError(f"line {line_number}: actions are separated by single spaces (given {line[:60]!r})")
-    actions = []
-    for position, word in enumerate(rest[1:].split(" ")):
-        try:
-            actions.append(Compute.parse(word))
-        except ScheduleError as error:
-            raise ScheduleError(f"line {line_number}, action {position}: {error}") from error
+    actions: list[Compute] = []
+    for word in rest[1:].split(" "):
+        first = len(actions)
+        for part in word.split("&"):
+            try:
+                actions.append(Compute.parse(part))
+            except ScheduleError as error:
+                raise ScheduleError(f"line {line_number}, action {len(actions)}: {error}") from error
+        if len(actions) - first > 2:
+            raise ScheduleError(
+                f"line {line_number}, action {first}: two actions may run at once (given {word[:60]!r})"
+            )
+        if len(actions) - first == 2:
+            overlaps.add(Overlap(*actions[first:]))
     return tuple(actions)

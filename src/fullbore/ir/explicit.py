@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fullbore.ids import MicrobatchIndex, StageIndex
-from fullbore.ir.action import Compute, Message, Payload, Recv, Send
+from fullbore.ids import MicrobatchIndex, SliceIndex, StageIndex
+from fullbore.ir.action import Compute, Message, Payload, Recv, Send, unit_text
 from fullbore.ir.flow import Route, consumer_of
 from fullbore.ir.placement import Placement
 from fullbore.ir.program import Program
-from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule import Overlap, Schedule
 
 __all__ = ["Cell", "ExplicitSchedule", "RecvCell", "SendCell", "Transfer", "explicit_of", "recv_of", "send_of"]
 
@@ -30,14 +30,16 @@ class SendCell:
     stage: StageIndex
     payload: Payload
     microbatch: MicrobatchIndex
+    slice_index: SliceIndex | None = None
 
     def __str__(self) -> str:
-        return f"{self.stage}SEND_{_letter(self.payload)}{self.microbatch}"
+        return f"{self.stage}SEND_{_letter(self.payload)}{unit_text(self.microbatch, self.slice_index)}"
 
     def message(self, route: Route) -> Message | None:
         """What it sends; None where no stage wants it."""
         wanted = route.next_stage if self.payload is Payload.ACTIVATION else route.previous_stage
-        return None if wanted(self.stage) is None else Message(self.payload, self.stage, self.microbatch)
+        missing = wanted(self.stage) is None
+        return None if missing else Message(self.payload, self.stage, self.microbatch, self.slice_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,16 @@ class RecvCell:
     stage: StageIndex
     payload: Payload
     microbatch: MicrobatchIndex
+    slice_index: SliceIndex | None = None
 
     def __str__(self) -> str:
-        return f"{self.stage}RECV_{_letter(self.payload)}{self.microbatch}"
+        return f"{self.stage}RECV_{_letter(self.payload)}{unit_text(self.microbatch, self.slice_index)}"
 
     def message(self, route: Route) -> Message | None:
         """What it receives; None where no stage makes it."""
         before = route.previous_stage if self.payload is Payload.ACTIVATION else route.next_stage
         source = before(self.stage)
-        return None if source is None else Message(self.payload, source, self.microbatch)
+        return None if source is None else Message(self.payload, source, self.microbatch, self.slice_index)
 
 
 Transfer = SendCell | RecvCell
@@ -73,6 +76,11 @@ class ExplicitSchedule:
     orders: tuple[tuple[Cell, ...], ...]
     """One row a rank, indexed by rank."""
 
+    overlaps: frozenset[Overlap] = frozenset()
+    """As in a schedule; the two stand side by side in a row too."""
+
+    num_slices: int = 1
+
     @property
     def num_ranks(self) -> int:
         return self.placement.num_ranks
@@ -84,17 +92,17 @@ class ExplicitSchedule:
     def compute_part(self) -> Schedule:
         """The same without its communication."""
         orders = tuple(tuple(cell for cell in row if isinstance(cell, Compute)) for row in self.orders)
-        return Schedule(self.name, self.placement, self.num_microbatches, orders)
+        return Schedule(self.name, self.placement, self.num_microbatches, orders, self.num_slices, self.overlaps)
 
 
 def send_of(message: Message) -> SendCell:
     """The cell that sends it."""
-    return SendCell(message.stage, message.payload, message.microbatch)
+    return SendCell(message.stage, message.payload, message.microbatch, message.slice_index)
 
 
 def recv_of(message: Message, route: Route) -> RecvCell:
     """The cell that receives it."""
-    return RecvCell(consumer_of(message, route), message.payload, message.microbatch)
+    return RecvCell(consumer_of(message, route), message.payload, message.microbatch, message.slice_index)
 
 
 def explicit_of(program: Program, *, name: str) -> ExplicitSchedule:
@@ -111,7 +119,9 @@ def explicit_of(program: Program, *, name: str) -> ExplicitSchedule:
                 case Compute():
                     row.append(instruction)
         rows.append(tuple(row))
-    return ExplicitSchedule(name, program.placement, program.num_microbatches, tuple(rows))
+    return ExplicitSchedule(
+        name, program.placement, program.num_microbatches, tuple(rows), num_slices=program.num_slices
+    )
 
 
 def _letter(payload: Payload) -> str:

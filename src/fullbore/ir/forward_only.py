@@ -2,7 +2,8 @@
 
 Microbatches go in groups of p. Each rank takes a group through its first stage, then through its next, as an
 interleaved schedule does, so that a group comes round to a rank's next stage just when the rank is through with it.
-All ranks follow the order (group, stage, microbatch), so no circle of waits can arise, whatever the placement.
+All ranks follow the order (group, stage, microbatch), so no circle of waits can arise, whatever the placement. Where
+it has two streams, microbatches take them in turn.
 
     p = 3                        p = 2, two stages a rank in a loop; letters are the second stage
 
@@ -26,13 +27,14 @@ def forward_only(placement: Placement, *, num_microbatches: int) -> Schedule:
     """The schedule above: on a loop of v stages a rank, (v m + p - 1) forwards of a stage long where p divides m."""
     if num_microbatches < 1:
         raise ScheduleError(f"num_microbatches must be at least 1 (num_microbatches={num_microbatches})")
-    size = placement.num_ranks
+    size, streams = placement.num_ranks, placement.streams
     orders = tuple(
         tuple(
             Compute(stage, Kind.FORWARD, MicrobatchIndex(index))
             for first in range(0, num_microbatches, size)
             for stage in placement.stages_of(Rank(rank))
             for index in range(first, min(first + size, num_microbatches))
+            if stage in streams[index % len(streams)]
         )
         for rank in range(placement.num_ranks)
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from fullbore.errors import ScheduleError
 from fullbore.ids import Rank
 from fullbore.ir.action import Instruction, Message, Payload, Recv, Send
-from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.flow import consumer_of, made_by, needed_by
 from fullbore.ir.program import Lane, Program
 from fullbore.ir.program_spec import check_program, required_depth
 from fullbore.ir.schedule import Schedule
@@ -40,28 +40,28 @@ def lower(schedule: Schedule, *, prefetch: int = 2) -> Program:
     sent = _messages_sent(schedule)
     keys = sorted(sent, key=lambda key: (key[0], key[1], list(Payload).index(key[2])))
     lane_of = {key: lane for lane, key in enumerate(keys)}
-    num_stages, rank_of = schedule.num_stages, schedule.placement.rank_of
+    route, rank_of = schedule.placement, schedule.placement.rank_of
     programs: list[tuple[Instruction, ...]] = []
     consumed: list[list[Message]] = [[] for _ in keys]
     for rank, order in enumerate(schedule.orders):
         instructions: list[Instruction] = []
         for action in order:
-            needed = message_needed(action, num_stages=num_stages)
+            needed = needed_by(action, route)
             if needed is not None and rank_of(needed.stage) != rank:
                 lane = lane_of[rank_of(needed.stage), Rank(rank), needed.payload]
                 consumed[lane].append(needed)
                 instructions.append(Recv(needed, lane))
             instructions.append(action)
-            made = message_made(action, num_stages=num_stages)
-            if made is not None and rank_of(made.consumer) != rank:
-                instructions.append(Send(made, lane_of[Rank(rank), rank_of(made.consumer), made.payload]))
+            made = made_by(action, route)
+            if made is not None and (receiver := rank_of(consumer_of(made, route))) != rank:
+                instructions.append(Send(made, lane_of[Rank(rank), receiver, made.payload]))
         programs.append(tuple(instructions))
     lanes = []
     for key, wanted in zip(keys, consumed, strict=True):
         messages = tuple(sent[key])
         depth = min(len(messages), required_depth(messages, wanted) + prefetch - 1)
         lanes.append(Lane(*key, messages=messages, depth=depth))
-    return Program(schedule.placement, schedule.num_microbatches, tuple(programs), tuple(lanes))
+    return Program(schedule.placement, schedule.num_microbatches, tuple(programs), tuple(lanes), schedule.num_slices)
 
 
 def _messages_sent(schedule: Schedule) -> dict[tuple[Rank, Rank, Payload], list[Message]]:
@@ -69,10 +69,10 @@ def _messages_sent(schedule: Schedule) -> dict[tuple[Rank, Rank, Payload], list[
     sent: dict[tuple[Rank, Rank, Payload], list[Message]] = {}
     for rank, order in enumerate(schedule.orders):
         for action in order:
-            made = message_made(action, num_stages=schedule.num_stages)
+            made = made_by(action, schedule.placement)
             if made is None:
                 continue
-            receiver = schedule.placement.rank_of(made.consumer)
+            receiver = schedule.placement.rank_of(consumer_of(made, schedule.placement))
             if receiver != rank:
                 sent.setdefault((Rank(rank), receiver, made.payload), []).append(made)
     return sent

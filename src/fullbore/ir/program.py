@@ -45,6 +45,9 @@ class Program:
     lanes: tuple[Lane, ...]
     """Indexed by `Send.lane` and `Recv.lane`; in the same order on every rank, so communicators match."""
 
+    num_slices: int = 1
+    """As in the schedule."""
+
     @property
     def num_ranks(self) -> int:
         return self.placement.num_ranks

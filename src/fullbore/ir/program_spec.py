@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from fullbore.ids import Rank
-from fullbore.ir.action import Compute, Message, Recv, Send
-from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.action import Compute, Message, Payload, Recv, Send
+from fullbore.ir.flow import consumer_of, made_by, needed_by
 from fullbore.ir.problem import Problem, raise_problems
 from fullbore.ir.program import Program
 from fullbore.ir.schedule import Schedule
@@ -73,7 +73,7 @@ def program_problems(program: Program, *, schedule: Schedule | None = None) -> t
 
 def _compute_part(program: Program) -> Schedule:
     orders = tuple(tuple(i for i in rank if isinstance(i, Compute)) for rank in program.instructions)
-    return Schedule("lowered", program.placement, program.num_microbatches, orders)
+    return Schedule("lowered", program.placement, program.num_microbatches, orders, program.num_slices)
 
 
 def _compute_order(part: Schedule, schedule: Schedule) -> Iterator[Problem]:
@@ -84,7 +84,7 @@ def _compute_order(part: Schedule, schedule: Schedule) -> Iterator[Problem]:
 
 
 def _instructions(program: Program) -> Iterator[Problem]:
-    rank_of, num_stages = program.placement.rank_of, program.placement.num_stages
+    route, rank_of = program.placement, program.placement.rank_of
     for rank, instructions in enumerate(program.instructions):
         here = Rank(rank)
         arrived: set[Message] = set()
@@ -97,10 +97,10 @@ def _instructions(program: Program) -> Iterator[Problem]:
                 yield Problem(ProgramRule.SENT_AFTER_MADE, here, position if last else None, last, text)
             match instruction:
                 case Recv(message, lane) | Send(message, lane):
-                    ends = (rank_of(message.stage), rank_of(message.consumer))
+                    ends = _ends_of(message, program)
                     known = 0 <= lane < len(program.lanes)
-                    mine = ends[1] if isinstance(instruction, Recv) else ends[0]
-                    if not known or mine != rank or _ends(program, lane) != (*ends, message.payload):
+                    belongs = known and ends is not None and _ends(program, lane) == (*ends, message.payload)
+                    if not belongs or ends is None or ends[isinstance(instruction, Recv)] != rank:
                         text = f"the {message} does not belong on lane {lane} at rank {rank}"
                         yield Problem(ProgramRule.KNOWN_LANE, here, position if last else None, last, text)
                     if isinstance(instruction, Send) and message != owed:
@@ -111,12 +111,22 @@ def _instructions(program: Program) -> Iterator[Problem]:
                     owed = None
                 case Compute():
                     position, last = position + 1, instruction
-                    needed = message_needed(instruction, num_stages=num_stages)
+                    needed = needed_by(instruction, route)
                     if needed is not None and rank_of(needed.stage) != rank and needed not in arrived:
                         text = f"{instruction} on rank {rank} starts without a receive of the {needed}"
                         yield Problem(ProgramRule.RECEIVED_BEFORE_USE, here, position, instruction, text)
-                    made = message_made(instruction, num_stages=num_stages)
-                    owed = made if made is not None and rank_of(made.consumer) != rank else None
+                    made = made_by(instruction, route)
+                    crosses = made is not None and rank_of(consumer_of(made, route)) != rank
+                    owed = made if crosses else None
+
+
+def _ends_of(message: Message, program: Program) -> tuple[Rank, Rank] | None:
+    """Who makes it and who needs it; None where nobody does."""
+    route = program.placement
+    beside = route.next_stage if message.payload is Payload.ACTIVATION else route.previous_stage
+    if not 0 <= message.stage < route.num_stages or (receiver := beside(message.stage)) is None:
+        return None
+    return route.rank_of(message.stage), route.rank_of(receiver)
 
 
 def _ends(program: Program, lane: int) -> tuple[object, ...]:

@@ -8,7 +8,21 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
 
-__all__ = ["Schedule"]
+__all__ = ["Overlap", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A forward and the backward right after it, of two microbatches: one's transfers hide behind the other's work.
+
+    A permission, not a command: who runs one after the other keeps the schedule. PyTorch's ``OVERLAP_F_B``.
+    """
+
+    forward: Compute
+    backward: Compute
+
+    def __str__(self) -> str:
+        return f"{self.forward}&{self.backward}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,12 @@ class Schedule:
     orders: tuple[tuple[Compute, ...], ...]
     """One order a rank, indexed by rank."""
 
+    num_slices: int = 1
+    """Into how many slices the sequences of a microbatch are cut; above 1 every action names its slice."""
+
+    overlaps: frozenset[Overlap] = frozenset()
+    """Neighbours in an order that a rank may run at once."""
+
     @property
     def num_ranks(self) -> int:
         return self.placement.num_ranks
@@ -33,6 +53,12 @@ class Schedule:
     @property
     def num_stages(self) -> int:
         return self.placement.num_stages
+
+    @property
+    def forwards_per_share(self) -> int:
+        """Forwards that a rank runs for one microbatch, which together keep its whole share of the activations: one for
+        each of its stages that lie on one stream, and for each slice."""
+        return self.num_stages // self.num_ranks // self.placement.num_streams * self.num_slices
 
     def order_of(self, rank: Rank) -> tuple[Compute, ...]:
         return self.orders[rank]

@@ -8,7 +8,8 @@
 From ``_dump_csv``, ``_load_csv`` and ``_Action`` in torch/distributed/pipelining/schedules.py (2.13). There is no
 header: placement and the number of microbatches follow from the rows (`fullbore.ir.torch_rows`). Stricter than PyTorch,
 whose pattern lets ``1F0abc`` pass as ``1F0``: what is not a cell is refused with its row and column. Dropped, and
-noted: empty cells (idle slots), and UNSHARD, RESHARD, REDUCE_GRAD, which a runtime derives. Refused: OVERLAP_F_B.
+noted: empty cells (idle slots), and UNSHARD, RESHARD, REDUCE_GRAD, which a runtime derives. A cell of two actions that
+run at once, ``(0F3;3B1)OVERLAP_F_B``, becomes the two in a row, and an `Overlap` that remembers the cell.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Compute, Kind, Payload
 from fullbore.ir.explicit import Cell, ExplicitSchedule, RecvCell, SendCell
-from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule import Overlap, Schedule
 from fullbore.ir.torch_rows import num_microbatches_of, placement_of
 
 __all__ = ["TorchCsv", "parse_torch_csv"]
@@ -32,7 +33,7 @@ _NUMBER = "(0|[1-9][0-9]{0,8})"
 _COMPUTE = re.compile(f"{_NUMBER}([FBIW]){_NUMBER}", re.ASCII)
 _TRANSFER = re.compile(f"{_NUMBER}(SEND|RECV)_([FB]){_NUMBER}", re.ASCII)
 _DERIVED = re.compile(f"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD)", re.ASCII)
-_OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+_OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,14 @@ def parse_torch_csv(text: str, *, name: str, where: str) -> TorchCsv:
     rows: list[tuple[Cell, ...]] = []
     columns: list[tuple[int, ...]] = []
     dropped: Counter[str] = Counter()
+    overlaps: set[Overlap] = set()
     for number, words in enumerate(_table(text, where=where), start=1):
-        row, kept = _row(words, dropped, where=f"{where}, row {number}")
+        row, kept = _row(words, dropped, overlaps, where=f"{where}, row {number}")
         rows.append(row)
         columns.append(kept)
     placement = placement_of(rows, where=where)
     microbatches = num_microbatches_of(rows)
-    explicit = ExplicitSchedule(name, placement, microbatches, tuple(rows))
+    explicit = ExplicitSchedule(name, placement, microbatches, tuple(rows), frozenset(overlaps))
     has_transfers = any(not isinstance(cell, Compute) for row in rows for cell in row)
     if has_transfers and dropped["empty"]:
         raise ScheduleError(
@@ -93,7 +95,9 @@ def _table(text: str, *, where: str) -> list[list[str]]:
     return rows
 
 
-def _row(words: list[str], dropped: Counter[str], *, where: str) -> tuple[tuple[Cell, ...], tuple[int, ...]]:
+def _row(
+    words: list[str], dropped: Counter[str], overlaps: set[Overlap], *, where: str
+) -> tuple[tuple[Cell, ...], tuple[int, ...]]:
     cells: list[Cell] = []
     columns: list[int] = []
     reduced: set[str] = set()
@@ -106,16 +110,28 @@ def _row(words: list[str], dropped: Counter[str], *, where: str) -> tuple[tuple[
             if derived[2] == "REDUCE_GRAD":
                 reduced.add(derived[1])
         else:
-            cell = _cell(word, where=f"{where}, column {column}")
-            ends = isinstance(cell, Compute) and cell.kind.makes_weight_gradient
-            if ends and str(cell.stage) in reduced:
-                raise ScheduleError(
-                    f"{where}, column {column}: {word} comes after {cell.stage}REDUCE_GRAD, which then reduces a "
-                    f"gradient that is not whole; move {cell.stage}REDUCE_GRAD behind the last B or W of the stage"
-                )
-            cells.append(cell)
-            columns.append(column)
+            for cell in _cells(word, overlaps, where=f"{where}, column {column}"):
+                ends = isinstance(cell, Compute) and cell.kind.makes_weight_gradient
+                if ends and str(cell.stage) in reduced:
+                    raise ScheduleError(
+                        f"{where}, column {column}: {word} comes after {cell.stage}REDUCE_GRAD, which then reduces a "
+                        f"gradient that is not whole; move {cell.stage}REDUCE_GRAD behind the last B or W of the stage"
+                    )
+                cells.append(cell)
+                columns.append(column)
     return tuple(cells), tuple(columns)
+
+
+def _cells(word: str, overlaps: set[Overlap], *, where: str) -> tuple[Cell, ...]:
+    """One cell, or the two of an overlap."""
+    overlap = _OVERLAP.fullmatch(word)
+    if overlap is None:
+        return (_cell(word, where=where),)
+    forward, backward = (_cell(part.strip(), where=where) for part in overlap.groups())
+    if not isinstance(forward, Compute) or not isinstance(backward, Compute):
+        raise ScheduleError(f"{where}: what overlaps are a forward and a backward (given {word[:60]!r})")
+    overlaps.add(Overlap(forward, backward))
+    return forward, backward
 
 
 def _cell(word: str, *, where: str) -> Cell:
@@ -127,15 +143,9 @@ def _cell(word: str, *, where: str) -> Cell:
         payload = Payload.ACTIVATION if transfer[3] == "F" else Payload.GRADIENT
         make = SendCell if transfer[2] == "SEND" else RecvCell
         return make(StageIndex(int(transfer[1])), payload, MicrobatchIndex(int(transfer[4])))
-    overlap = _OVERLAP.fullmatch(word)
-    if overlap is not None:
-        split = ",".join(part.strip() for part in overlap[1].split(";"))
-        raise ScheduleError(
-            f"{where}: overlapped cells are not supported (given {word[:60]!r}); split them, as in {split[:60]}"
-        )
     raise ScheduleError(
         f"{where}: a cell is stage, kind, microbatch, as in 2F0, with kind one of F B I W SEND_F RECV_F SEND_B RECV_B, "
-        f"or a stage with UNSHARD, RESHARD or REDUCE_GRAD (given {word[:40]!r})"
+        f"a stage with UNSHARD, RESHARD or REDUCE_GRAD, or an overlap as in (0F3;3B1)OVERLAP_F_B (given {word[:40]!r})"
     )
 
 

@@ -6,6 +6,8 @@ action each; a rank whose next action lacks its input passes; whoever sends writ
     rank 0   0F0 0SEND_F0 0F1 0SEND_F1           0RECV_B0 0B0 ...
     rank 1   1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 ...
 
+A pair that may run at once waits for the data of both, and both are sent after it.
+
 Send and receive are written at once, so all rows together have one order in which every pair can meet: the result has
 no wait cycle even where sends block (`fullbore.ir.blocking`), and receives between two ranks are in the order of sends.
 """
@@ -27,24 +29,32 @@ def with_transfers(schedule: Schedule) -> ExplicitSchedule:
     validate(schedule)
     route, rank_of = schedule.placement, schedule.placement.rank_of
     rows: list[list[Cell]] = [[] for _ in schedule.orders]
-    made: set[Message] = set()
+    together = {pair.forward: pair.backward for pair in schedule.overlaps}
+    made: set[Message | None] = set()
     at = [0] * schedule.num_ranks
     waiting = [rank for rank in map(Rank, range(schedule.num_ranks)) if schedule.orders[rank]]
     while waiting:
         for rank in waiting:
-            action: Compute = schedule.orders[rank][at[rank]]
-            needed = needed_by(action, route)
-            if needed is not None and needed not in made:
+            first: Compute = schedule.orders[rank][at[rank]]
+            actions = (first, together[first]) if first in together else (first,)
+            needed = {needed_by(action, route) for action in actions} - {None}
+            if not needed <= made:
                 continue
-            at[rank] += 1
-            rows[rank].append(action)
-            output = made_by(action, route)
-            if output is None:
-                continue
-            made.add(output)
-            receiver = rank_of(consumer_of(output, route))
-            if receiver != rank:
-                rows[rank].append(send_of(output))
-                rows[receiver].append(recv_of(output, route))
+            at[rank] += len(actions)
+            rows[rank].extend(actions)
+            for output in filter(None, (made_by(action, route) for action in actions)):
+                made.add(output)
+                receiver = rank_of(consumer_of(output, route))
+                if receiver != rank:
+                    rows[rank].append(send_of(output))
+                    rows[receiver].append(recv_of(output, route))
         waiting = [rank for rank in waiting if at[rank] < len(schedule.orders[rank])]
-    return ExplicitSchedule(schedule.name, schedule.placement, schedule.num_microbatches, tuple(map(tuple, rows)))
+    cells = tuple(map(tuple, rows))
+    return ExplicitSchedule(
+        schedule.name,
+        schedule.placement,
+        schedule.num_microbatches,
+        cells,
+        schedule.overlaps,
+        schedule.num_slices,
+    )

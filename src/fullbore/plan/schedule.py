@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fullbore.config.run import RunConfig, batch_sizes
-from fullbore.errors import ConfigError
+from fullbore.errors import ConfigError, ScheduleError
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
-from fullbore.schedules.registry import ScheduleEntry, get
+from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
+from fullbore.synthesis.catalogue import CATALOGUE, get
 
 __all__ = ["layout_of", "schedule_of"]
 
@@ -46,6 +47,9 @@ def _resolved(config: RunConfig) -> tuple[ScheduleEntry, Sizes]:
     pipeline = config.pipeline
     entry = get(pipeline.schedule)
     microbatches = batch_sizes(config).microbatches
+    if not entry.runnable:
+        known = ", ".join(name for name, one in CATALOGUE.items() if one.runnable)
+        raise ScheduleError(f"{entry.name} is drawn and simulated, and cannot be run; use one of: {known}")
     sizes = entry.sizes(
         pipeline.stages, num_microbatches=microbatches, num_chunks=pipeline.chunks, options=pipeline.options
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from fullbore.costs.unit import parse_unit_costs
 from fullbore.errors import CostsError, ScheduleError
+from fullbore.plan.made import make_for, unit_timing
 from fullbore.report.schedule import ScheduleReport, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
-from fullbore.timeline.scale import TimeScale
+from fullbore.synthesis.auto import variants
 
 __all__ = ["Comparison", "LeftOut", "compare_schedules"]
 
@@ -37,7 +37,7 @@ class Comparison:
         return {"rows": rows, "left_out": [{"name": one.name, "reason": one.reason} for one in self.left_out]}
 
     def text(self) -> str:
-        """A table, and below it what does not fit."""
+        """A table, below it how good the fastest is, and what does not fit."""
         head = ("schedule", "chunks", "makespan", "bubble", "overhead", "peak", "bound")
         table = [head, *map(_cells, self.rows)]
         widths = [max(len(row[column]) for row in table) for column in range(len(head))]
@@ -52,6 +52,8 @@ class Comparison:
             "bubble: share of wall time; overhead: on top of the busiest rank's work; peak: most microbatch-shares a "
             "rank",
             "keeps; bound: no order of this schedule's work is faster",
+            "",
+            f"{self.rows[0].schedule.name}: {self.rows[0].certificate}",
         ]
         if self.left_out:
             lines += ["", "left out:", *(f"  {one.name}: {one.reason}" for one in self.left_out)]
@@ -66,35 +68,48 @@ def compare_schedules(
     num_chunks: int | None,
     cost: str,
     comm: str,
-    memory_cap: float | None,
+    memory_cap: Fraction | None,
+    input_backward_frees: Fraction = Fraction(0),
 ) -> Comparison:
-    """Every entry at these sizes, or the reason why not. Equal makespans: less memory first, then by name.
+    """Every entry at these sizes, or the reason why not. Equal makespans: auto first, then less memory, then by name.
 
     Args:
         num_chunks: None: each schedule's own.
         cost, comm: as in `fullbore.costs.unit`; a list in ``comm`` fits schedules with that many boundaries only.
-        memory_cap: most microbatch-shares a rank may keep.
+        memory_cap: most microbatch-shares a rank may keep. What is made for costs is made for it.
     """
     rows: list[ScheduleReport] = []
     left_out: list[LeftOut] = []
     for entry in entries:
         try:
-            schedule = entry.build(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
-            chunks = schedule.num_stages // num_ranks
-            unit = parse_unit_costs(cost, num_ranks=num_ranks, num_chunks=chunks, comm=comm)
+            made = make_for(
+                entry,
+                variants(entry, num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks),
+                timing=unit_timing(cost=cost, comm=comm),
+                memory_cap=memory_cap,
+                input_backward_frees=input_backward_frees,
+            )
         except (ScheduleError, CostsError) as error:
             left_out.append(LeftOut(entry.name, str(error)))
             continue
+        times = made.timing
         report = schedule_report(
-            schedule, costs=unit.of(schedule.placement), links=unit.links, scale=TimeScale(unit.scale)
+            made.schedule,
+            costs=times.stages,
+            links=times.links,
+            memory_cap=memory_cap,
+            input_backward_frees=input_backward_frees,
+            scale=times.scale,
         )
         worst = max(report.peak_shares)
         if memory_cap is not None and worst > memory_cap:
-            reason = f"keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}"
+            reason = (
+                f"keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {float(memory_cap):g}"
+            )
             left_out.append(LeftOut(entry.name, reason))
         else:
             rows.append(report)
-    rows.sort(key=lambda row: (_makespan(row), max(row.peak_shares), row.schedule.name))
+    rows.sort(key=lambda row: (_makespan(row), row.schedule.name != "auto", max(row.peak_shares), row.schedule.name))
     return Comparison(tuple(rows), tuple(left_out))
 
 
@@ -112,5 +127,5 @@ def _cells(row: ScheduleReport) -> tuple[str, ...]:
         f"{bubble.bubble_fraction:.1%}",
         f"{bubble.bubble_overhead:.1%}",
         f"{float(max(row.peak_shares)):g}",
-        scale.format(row.lower_bound),
+        scale.format(row.lower_bound.makespan),
     )

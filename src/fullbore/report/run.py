@@ -13,8 +13,8 @@ from fullbore.errors import CostsError, RecipeError
 from fullbore.ir.recipe import Recipe
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.report.summary import render_summary
-from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
+from fullbore.synthesis.catalogue import get
 from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
 from fullbore.trace.reader import median_step, read_trace

@@ -6,6 +6,7 @@ microbatch's activations on one rank's whole share of the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,9 +15,11 @@ from typing import Any
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.ir.schedule import Schedule
+from fullbore.schedules.costs import ScheduleCosts
 from fullbore.simulate.bound import load_bound
 from fullbore.simulate.engine import simulate
-from fullbore.simulate.memory import peak_activations
+from fullbore.simulate.memory import peak_shares
+from fullbore.synthesis.bounds import Bound, bound_of
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.span import Timeline
@@ -35,7 +38,9 @@ class ScheduleReport:
     peak_shares: tuple[Fraction, ...]
     """One a rank."""
 
-    lower_bound: int
+    lower_bound: Bound
+    """On any order of the same actions on the same ranks and within the same memory."""
+
     scale: TimeScale
 
     @property
@@ -64,7 +69,7 @@ class ScheduleReport:
             "span_bubble_fraction": bubble.span_bubble_fraction,
             "bubble_overhead": bubble.bubble_overhead,
             "peak_activations": [_number(share) for share in self.peak_shares],
-            "lower_bound": self._units(self.lower_bound),
+            "lower_bound": self._units(self.lower_bound.makespan),
             "orders": [[str(action) for action in order] for order in schedule.orders],
         }
 
@@ -72,16 +77,22 @@ class ScheduleReport:
         """The grid and the numbers under it."""
         bubble, scale = self.bubble, self.scale
         grid = render_text(self.timeline, width=width, title=self.title, scale=scale, color=color)
-        bound = scale.format(self.lower_bound)
-        best = "no order of this work is faster" if self.lower_bound == bubble.makespan_ns else "of any order"
         return (
             f"{grid}\n"
-            f"makespan          {scale.format(bubble.makespan_ns)}   (lower bound {bound}: {best})\n"
+            f"makespan          {scale.format(bubble.makespan_ns)}   ({self.certificate})\n"
             f"busiest rank      {scale.format(bubble.ideal_ns)}\n"
             f"bubble fraction   {bubble.bubble_fraction:.1%} of wall time\n"
             f"bubble overhead   {bubble.bubble_overhead:.1%} on top of the busiest rank's work\n"
             f"peak activations  {_peaks(self.peak_shares)}\n"
         )
+
+    @property
+    def certificate(self) -> str:
+        """How far from the best possible the makespan is, at most, and what proves it."""
+        bound, gap = self.lower_bound, max(self.lower_bound.gap(self.bubble.makespan_ns), 0.0)
+        proven = f"{bound.name} bound {self.scale.format(bound.makespan)}"
+        nothing_better = "" if gap else ": no order of this work is faster"
+        return f"within {_above(gap)} of the best possible, {proven}{nothing_better}"
 
     def _units(self, ticks: int) -> int | float:
         """Plain numbers in the caller's unit; costs that came in nanoseconds go out in nanoseconds."""
@@ -89,18 +100,45 @@ class ScheduleReport:
 
 
 def schedule_report(
-    schedule: Schedule, *, costs: Sequence[StageCost], links: Sequence[Link] = (), scale: TimeScale
+    schedule: Schedule,
+    *,
+    costs: Sequence[StageCost],
+    links: Sequence[Link] = (),
+    memory_cap: Fraction | None = None,
+    input_backward_frees: Fraction = Fraction(0),
+    scale: TimeScale,
+    proven: Bound | None = None,
 ) -> ScheduleReport:
-    """Simulate and account. ``costs`` one a stage, ``links`` one a boundary or none."""
+    """Simulate, account and bound.
+
+    Args:
+        costs: one a stage.
+        links: one a boundary, or none.
+        memory_cap: shares that no order may exceed for the bound; without meaning for a schedule that exceeds them.
+        input_backward_frees: part of an activation that the backward for the input already frees.
+        proven: a bound that somebody else has proven.
+    """
     timeline = simulate(schedule, costs=costs, links=links)
-    held = [len(schedule.placement.stages_of(rank)) for rank in sorted(set(schedule.placement.ranks))]
-    peaks = peak_activations(schedule)
+    shares = peak_shares(schedule, input_backward_frees=input_backward_frees)
+    bubble = bubble_of(timeline)
+    within = ScheduleCosts.of(
+        schedule.placement,
+        stages=costs,
+        links=links,
+        memory_cap=memory_cap if memory_cap is not None and max(shares) <= memory_cap else None,
+        input_backward_frees=input_backward_frees,
+    )
+    bounds = [
+        Bound(load_bound(schedule, costs=costs, links=links), "load"),
+        bound_of(schedule, costs=within, makespan=bubble.makespan_ns),
+        *([] if proven is None else [proven]),
+    ]
     return ScheduleReport(
         schedule=schedule,
         timeline=timeline,
-        bubble=bubble_of(timeline),
-        peak_shares=tuple(Fraction(peak, chunks) for peak, chunks in zip(peaks, held, strict=True)),
-        lower_bound=load_bound(schedule, costs=costs, links=links),
+        bubble=bubble,
+        peak_shares=shares,
+        lower_bound=max(bounds, key=lambda bound: bound.makespan),
         scale=scale,
     )
 
@@ -113,6 +151,11 @@ def _peaks(shares: Sequence[Fraction]) -> str:
 
 def _number(value: Fraction) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
+
+
+def _above(gap: float) -> str:
+    """Rounded up: the bound is proven, so is what is said of it."""
+    return f"{math.ceil(gap * 1000) / 10:.1f}%"
 
 
 def _count(number: int, noun: str) -> str:

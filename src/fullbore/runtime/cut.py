@@ -9,7 +9,7 @@ from fullbore.errors import ConfigError, ScheduleError
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.partition.equal import equal
-from fullbore.schedules.registry import get
+from fullbore.synthesis.catalogue import get
 
 __all__ = ["edges_of", "schedule_for"]
 

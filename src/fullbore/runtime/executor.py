@@ -99,6 +99,11 @@ class Executor:
         timeout_s: float,
     ) -> None:
         check_program(program)
+        if program.num_slices > 1 or program.placement.num_streams > 1:
+            raise ScheduleError(
+                f"a schedule to run has whole microbatches and one stream (num_slices={program.num_slices}, "
+                f"num_streams={program.placement.num_streams}); this one can be drawn and simulated"
+            )
         for action in program.instructions[rank]:
             if isinstance(action, Compute) and action.kind not in engines[action.stage].kinds:
                 raise ScheduleError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fullbore.ids import StageIndex
 from fullbore.ir.action import Compute, Message, Recv, Send
-from fullbore.ir.flow import message_made, message_needed
+from fullbore.ir.flow import made_by, needed_by
 from fullbore.ir.program import Lane, Program
 from fullbore.runtime.engine import StageEngine
 
@@ -78,7 +78,6 @@ def prepare(program: Program, *, rank: int, engines: Mapping[StageIndex, StageEn
     def slot(message: Message) -> int:
         return slots.setdefault(message, len(slots))
 
-    num_stages = program.placement.num_stages
     given = program.instructions[rank]
     causes = _next_computes(given)
     made: list[Instruction] = []
@@ -87,8 +86,8 @@ def prepare(program: Program, *, rank: int, engines: Mapping[StageIndex, StageEn
             case Recv(message, lane):
                 made.append(Await(message, lane, places[message], slot(message), cause, str(cause)))
             case Compute():
-                needed = message_needed(instruction, num_stages=num_stages)
-                makes = message_made(instruction, num_stages=num_stages)
+                needed = needed_by(instruction, program.placement)
+                makes = made_by(instruction, program.placement)
                 made.append(
                     Run(
                         instruction,

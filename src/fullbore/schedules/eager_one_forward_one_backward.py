@@ -44,7 +44,7 @@ ENTRY = ScheduleEntry(
     summary="1F1B with twice the warmup, which hides transfers behind forwards",
     paper="Zhuang et al., On Optimizing the Communication of Model Parallelism, arXiv 2211.05322",
     constraints="any number of ranks and microbatches",
-    make=lambda sizes: eager_one_forward_one_backward(sizes.num_ranks, num_microbatches=sizes.num_microbatches),
+    construct=lambda sizes, _: eager_one_forward_one_backward(sizes.num_ranks, num_microbatches=sizes.num_microbatches),
     peak=_peak,
     span=fill_and_drain_span,
 )

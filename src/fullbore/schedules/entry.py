@@ -1,7 +1,8 @@
 """ScheduleEntry: what a published schedule tells about itself, so that one registry line is enough to add it.
 
-The formulas hold for equal stages, free links and any costs with F + B = T; property tests compare every registered
-schedule with them over random sizes.
+A schedule is a pure function of sizes and costs. Who has sizes only asks `ScheduleEntry.build`; who knows stage times,
+links or a memory cap hands over `ScheduleCosts`, made for the placement that `ScheduleEntry.place` gives. The formulas
+hold for equal stages and free links; property tests compare every registered schedule with them over random sizes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from fullbore.costs.stage import StageCost
 from fullbore.errors import ScheduleError
+from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
+from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.sizes import Sizes, require_sizes
 
 __all__ = ["Option", "ScheduleEntry"]
@@ -37,6 +41,15 @@ def _fits(sizes: Sizes) -> None:
     """The constraint of a schedule that exists for all sizes."""
 
 
+def _loop(sizes: Sizes) -> Placement:
+    """Stage s on rank s mod p."""
+    return Placement.loop(sizes.num_ranks, num_chunks=sizes.num_chunks)
+
+
+def _unknown(sizes: Sizes, share: StageCost) -> None:
+    """No closed form: simulate it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleEntry:
     """One published schedule."""
@@ -51,8 +64,11 @@ class ScheduleEntry:
     constraints: str
     """The sizes it exists for, in words."""
 
-    make: Callable[[Sizes], Schedule]
-    """The schedule as a pure function of sizes that `check` has passed."""
+    construct: Callable[[Sizes, ScheduleCosts], Schedule]
+    """The schedule as a pure function of sizes that `check` has passed, and of costs, which most do not look at."""
+
+    place: Callable[[Sizes], Placement] = _loop
+    """Which rank runs which stage: what costs are given for."""
 
     check: Callable[[Sizes], None] = _fits
     """Raises `ScheduleError` with the nearest valid sizes where the schedule does not exist."""
@@ -60,19 +76,32 @@ class ScheduleEntry:
     chunks: int = 1
     """Its own number of stages per rank, used unless the caller gives one."""
 
+    chunks_of: Callable[[Mapping[str, int]], int] | None = None
+    """The same where an option decides it."""
+
     takes_chunks: bool = False
     """May the caller give another number of stages per rank?"""
 
     options: tuple[Option, ...] = ()
     splits_backward: bool = False
-    """Does it run I and W in place of B?"""
+    """Does it run I and W in place of B, everywhere or here and there?"""
+
+    cost_driven: bool = False
+    """Does its order depend on costs?"""
+
+    runnable: bool = True
+    """False: for drawing and simulation only; no engine runs it."""
 
     peak: Callable[[Sizes, int], int]
-    """(sizes, rank) -> most activations alive at once, one for each (stage, microbatch): v of them are one share."""
+    """(sizes, rank) -> most activations alive at once, one for each forward: `Schedule.forwards_per_share` of
+    them are one share."""
 
-    span: Callable[[Sizes, int], Fraction | None]
-    """(sizes, T) -> first start to last end, where one microbatch takes T = F + B on every rank's whole share; None
-    where no closed form is known for these sizes."""
+    peak_is_exact: bool = True
+    """False: it keeps at most as many as `peak` says."""
+
+    span: Callable[[Sizes, StageCost], Fraction | None] = _unknown
+    """(sizes, share) -> first start to last end, where one microbatch takes ``share`` on every rank's whole share; None
+    where no closed form is known for these sizes and costs."""
 
     def sizes(
         self,
@@ -88,13 +117,14 @@ class ScheduleEntry:
             ScheduleError: a size below 1, chunks or an option the schedule does not take, or sizes it does not
                 exist for; names the nearest valid ones.
         """
-        chunks = self.chunks if num_chunks is None else num_chunks
+        settings = MappingProxyType(self._options(options or {}))
+        own = self.chunks if self.chunks_of is None else self.chunks_of(settings)
+        chunks = own if num_chunks is None else num_chunks
         require_sizes(self.name, num_ranks=num_ranks, num_microbatches=num_microbatches)
         require_sizes(self.name, num_chunks=chunks)
-        if chunks != self.chunks and not self.takes_chunks:
+        if chunks != own and not self.takes_chunks:
             raise ScheduleError(
-                f"{self.name} has {self.chunks} {'stage' if self.chunks == 1 else 'stages'} per rank "
-                f"(num_chunks={chunks}); use {self.chunks}"
+                f"{self.name} has {own} {'stage' if own == 1 else 'stages'} per rank (num_chunks={chunks}); use {own}"
             )
         if num_ranks * num_microbatches * chunks > _MOST:
             raise ScheduleError(
@@ -105,7 +135,7 @@ class ScheduleEntry:
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=chunks,
-            options=MappingProxyType(self._options(options or {})),
+            options=settings,
         )
         self.check(found)
         return found
@@ -117,11 +147,25 @@ class ScheduleEntry:
         num_microbatches: int,
         num_chunks: int | None = None,
         options: Mapping[str, int] | None = None,
+        costs: ScheduleCosts | None = None,
     ) -> Schedule:
-        """The schedule for these sizes. Raises as `sizes` does."""
-        return self.make(
-            self.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
-        )
+        """The schedule for these sizes and costs. Raises as `sizes` does, and `make`."""
+        sizes = self.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+        return self.make(sizes, costs)
+
+    def make(self, sizes: Sizes, costs: ScheduleCosts | None = None) -> Schedule:
+        """The schedule for sizes that came from `sizes`. Without costs: one tick a kind, free links, no further cap.
+
+        Raises:
+            ScheduleError: costs of another number of stages than the schedule has, or a cap that nothing fits under.
+        """
+        placement = self.place(sizes)
+        held = ScheduleCosts.of(placement) if costs is None else costs
+        if len(held.stages) != placement.num_stages:
+            raise ScheduleError(
+                f"{self.name} has {placement.num_stages} stages and needs one cost for each (given {len(held.stages)})"
+            )
+        return self.construct(sizes, held)
 
     def _options(self, given: Mapping[str, int]) -> dict[str, int]:
         known = {option.name: option for option in self.options}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from fullbore.costs.stage import StageCost
 from fullbore.schedules.sizes import Sizes, require_sizes
 
 __all__ = ["bubble_fraction", "bubble_overhead", "fill_and_drain_span", "utilisation"]
@@ -32,6 +33,6 @@ def utilisation(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -
     return 1 - bubble_fraction(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
 
 
-def fill_and_drain_span(sizes: Sizes, slot: int) -> Fraction:
-    """(m + (p - 1) / v) slots: the pipe fills for p - 1 chunks' time, then a microbatch leaves every slot."""
-    return slot * (sizes.num_microbatches + Fraction(sizes.num_ranks - 1, sizes.num_chunks))
+def fill_and_drain_span(sizes: Sizes, share: StageCost) -> Fraction:
+    """(m + (p - 1) / v) slots of F + B: the pipe fills for p - 1 chunks' time, then a microbatch leaves every slot."""
+    return share.total * (sizes.num_microbatches + Fraction(sizes.num_ranks - 1, sizes.num_chunks))

@@ -49,7 +49,7 @@ ENTRY = ScheduleEntry(
     summary="all forwards, then all backwards; keeps every microbatch's activations",
     paper="Huang et al., GPipe, arXiv 1811.06965",
     constraints="any number of ranks and microbatches",
-    make=lambda sizes: gpipe(sizes.num_ranks, num_microbatches=sizes.num_microbatches),
+    construct=lambda sizes, _: gpipe(sizes.num_ranks, num_microbatches=sizes.num_microbatches),
     peak=_peak,
     span=fill_and_drain_span,
 )

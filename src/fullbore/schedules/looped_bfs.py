@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from fullbore.costs.stage import StageCost
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
@@ -48,10 +49,10 @@ def _peak(sizes: Sizes, rank: int) -> int:
     return sizes.num_microbatches * sizes.num_chunks
 
 
-def _span(sizes: Sizes, slot: int) -> Fraction:
+def _span(sizes: Sizes, share: StageCost) -> Fraction:
     """With fewer microbatches than ranks, a chunk waits until its first microbatch has come round."""
     p, v, m = sizes.num_ranks, sizes.num_chunks, sizes.num_microbatches
-    return Fraction(slot * ((v - 1) * max(m, p) + m + p - 1), v)
+    return Fraction(share.total * ((v - 1) * max(m, p) + m + p - 1), v)
 
 
 ENTRY = ScheduleEntry(
@@ -59,7 +60,7 @@ ENTRY = ScheduleEntry(
     summary="all microbatches through one stage of a rank, then the next; few weight gathers, GPipe's memory",
     paper="Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953",
     constraints="any number of ranks, microbatches and stages per rank",
-    make=_make,
+    construct=lambda sizes, _: _make(sizes),
     chunks=2,
     takes_chunks=True,
     peak=_peak,

@@ -8,15 +8,28 @@ from types import MappingProxyType
 
 from fullbore.errors import ScheduleError
 from fullbore.schedules import (
+    chimera,
+    dual_pipe,
+    dual_pipe_v,
     eager_one_forward_one_backward,
     gpipe,
+    hanayo,
     interleaved_one_forward_one_backward,
     looped_bfs,
     one_forward_one_backward,
+    one_forward_one_backward_v,
+    seq_one_forward_one_backward,
+    v_half,
+    v_min,
+    zero_bubble_1p,
+    zero_bubble_2p,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
 )
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["NOT_BUILT_YET", "REGISTRY", "ScheduleEntry", "get"]
+__all__ = ["REGISTRY", "ScheduleEntry", "get", "named"]
 
 _ENTRIES = (
     gpipe.ENTRY,
@@ -24,28 +37,35 @@ _ENTRIES = (
     eager_one_forward_one_backward.ENTRY,
     interleaved_one_forward_one_backward.ENTRY,
     looped_bfs.ENTRY,
+    zero_bubble_h1.ENTRY,
+    zero_bubble_h2.ENTRY,
+    zero_bubble_1p.ENTRY,
+    zero_bubble_2p.ENTRY,
+    zero_bubble_v.ENTRY,
+    v_half.ENTRY,
+    v_min.ENTRY,
+    one_forward_one_backward_v.ENTRY,
+    dual_pipe_v.ENTRY,
+    dual_pipe.ENTRY,
+    chimera.ENTRY,
+    hanayo.ENTRY,
+    seq_one_forward_one_backward.ENTRY,
 )
 
 REGISTRY: Mapping[str, ScheduleEntry] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
 """In the order of the command line's list."""
 
-_COMMAND_LINE_NAMES = (
-    *("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs"),
-    *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "1f1b-v"),
-    *("dualpipe-v", "dualpipe", "chimera", "hanayo", "seq-1f1b", "auto"),
-)
-
-NOT_BUILT_YET = tuple(name for name in _COMMAND_LINE_NAMES if name not in REGISTRY)
-"""Names that are reserved: they get their own message."""
-
 
 def get(name: str) -> ScheduleEntry:
     """The entry of that name. Raises `ScheduleError` with the nearest name and the known ones."""
-    if name in REGISTRY:
-        return REGISTRY[name]
-    known = ", ".join(REGISTRY)
-    if name in NOT_BUILT_YET:
-        raise ScheduleError(f"schedule {name!r} is not built yet; use one of: {known}")
-    near = difflib.get_close_matches(name, [*REGISTRY, *NOT_BUILT_YET], n=1)
+    return named(name, REGISTRY)
+
+
+def named(name: str, entries: Mapping[str, ScheduleEntry]) -> ScheduleEntry:
+    """The same among other entries than the registered ones."""
+    if name in entries:
+        return entries[name]
+    known = ", ".join(entries)
+    near = difflib.get_close_matches(name, entries, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ScheduleError(f"there is no schedule {name!r}; {hint}known: {known}")

@@ -24,6 +24,11 @@ class Sizes:
     def num_stages(self) -> int:
         return self.num_ranks * self.num_chunks
 
+    @property
+    def num_slices(self) -> int:
+        """Into how many slices sequences are cut."""
+        return self.options.get("slices", 1)
+
 
 def require_sizes(name: str, **sizes: int) -> None:
     """Raise `ScheduleError` unless every size is an integer of at least 1."""

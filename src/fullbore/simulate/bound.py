@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from fullbore.costs.delays import boundary_delays
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank
 from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
-from fullbore.simulate.delays import boundary_delays
 
 __all__ = ["load_bound"]
 

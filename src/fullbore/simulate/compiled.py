@@ -21,13 +21,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from fullbore.costs.delays import boundary_delays, require_costs
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import Rule
-from fullbore.simulate.delays import boundary_delays, require_costs
-from fullbore.simulate.wiring import CODE, KINDS, Ints, levels_of, refused, sources
+from fullbore.simulate.wiring import CODE, KINDS, Ints, levels_of, pairs_of, refused, sources
 
 __all__ = ["CompiledSchedule", "Ints", "compile_schedule", "refuse_too_long"]
 
@@ -52,7 +52,9 @@ class CompiledSchedule:
     kind: Ints
     """[node] index of the action's kind in the order of `Kind`."""
 
-    microbatch: Ints
+    unit: Ints
+    """[node] microbatch * number of slices + slice."""
+
     source: Ints
     """[node] the node whose message it needs; -1 where it needs none."""
 
@@ -67,6 +69,12 @@ class CompiledSchedule:
 
     source_place: Ints
     """[place] 1 + the place of its source; 0 where there is none."""
+
+    pairs: tuple[Ints, Ints]
+    """The nodes of the forwards that run at once with the backward after them, and those of these backwards."""
+
+    pair_places: tuple[Ints, Ints]
+    """Their places."""
 
     @property
     def num_actions(self) -> int:
@@ -106,10 +114,14 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
     count = len(actions)
     edges = (0, *accumulate(map(len, schedule.orders)))
     stage = np.fromiter((action.stage for action in actions), np.int64, count)
-    microbatch = np.fromiter((action.microbatch for action in actions), np.int64, count)
+    cuts = {action.slice_index for action in actions}
+    if cuts - ({None} if schedule.num_slices == 1 else set(range(schedule.num_slices))):
+        raise refused(schedule, Rule.KNOWN_SLICE)
+    unit = np.fromiter((a.microbatch * schedule.num_slices + (a.slice_index or 0) for a in actions), np.int64, count)
     kind = np.fromiter((CODE[action.kind] for action in actions), np.int64, count)
-    source, boundary = sources(schedule, edges, stage, kind, microbatch)
-    levels = levels_of(source, edges)
+    pairs = pairs_of(schedule, edges)
+    source, boundary = sources(schedule, edges, stage, kind, unit, pairs=pairs)
+    levels = levels_of(source, kind, edges)
     if sum(map(len, levels)) < count:
         raise refused(schedule, Rule.NO_CYCLE)
     node = np.arange(count)
@@ -125,10 +137,12 @@ def compile_schedule(schedule: Schedule) -> CompiledSchedule:
         boundary_row=boundary,
         stage=stage,
         kind=kind,
-        microbatch=microbatch,
+        unit=unit,
         source=source,
         by_level=by_level,
         level_edges=(0, *accumulate(map(len, levels))),
         before_place=place[before[by_level]],
         source_place=place[source[by_level]],
+        pairs=pairs,
+        pair_places=(place[pairs[0]] - 1, place[pairs[1]] - 1),
     )

@@ -54,9 +54,9 @@ class Evaluator:
         self._alive: list[Ints] = []
         schedule = compiled.schedule
         frees = np.isin(compiled.kind, _FREES)
-        freed = np.zeros((schedule.num_stages, schedule.num_microbatches), bool)
-        freed[compiled.stage[frees], compiled.microbatch[frees]] = True
-        keeps = (compiled.kind == CODE[Kind.FORWARD]) & freed[compiled.stage, compiled.microbatch]
+        freed = np.zeros((schedule.num_stages, schedule.num_microbatches * schedule.num_slices), bool)
+        freed[compiled.stage[frees], compiled.unit[frees]] = True
+        keeps = (compiled.kind == CODE[Kind.FORWARD]) & freed[compiled.stage, compiled.unit]
         change = keeps.astype(np.int64) - frees
         for rank, (first, end) in enumerate(pairwise(compiled.edges)):
             stages = [int(stage) for stage in schedule.placement.stages_of(Rank(rank))]

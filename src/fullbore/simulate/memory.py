@@ -1,7 +1,8 @@
 """Memory: how many activations and how many bytes each rank keeps at once.
 
 +1 at a forward, -1 at the end of the action that uses the activation last (a whole backward, or the weight half of a
-split one). 1F1B, p = 4, m = 8: 4 3 2 1. A forward whose backward never comes (evaluation) keeps nothing.
+split one, whose input half may free a part before). 1F1B, p = 4, m = 8: 4 3 2 1. A forward whose backward never comes
+(evaluation) keeps nothing.
 
 How much is kept at most follows from the order alone; costs do not matter. When it is kept does, so `memory_curve`
 takes a timeline. With several chunks a rank, their peaks may come at different moments: the peak of the sum is taken,
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from fullbore.costs.memory import StageMemory
 from fullbore.errors import CostsError
@@ -21,7 +23,7 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.timeline.span import Row, Timeline
 
-__all__ = ["MemoryPoint", "memory_curve", "peak_activations", "peak_bytes"]
+__all__ = ["MemoryPoint", "memory_curve", "peak_activations", "peak_bytes", "peak_shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,33 @@ def peak_activations(schedule: Schedule) -> tuple[int, ...]:
             alive += change
             peak = max(peak, alive)
         peaks.append(peak)
+    return tuple(peaks)
+
+
+def peak_shares(schedule: Schedule, *, input_backward_frees: Fraction = Fraction(0)) -> tuple[Fraction, ...]:
+    """Peak per rank in microbatch-shares: 1 is one microbatch's activations on all of the rank's layers. Linear.
+
+    Args:
+        input_backward_frees: part of an activation that the backward for the input already frees.
+    """
+    streams, slices = schedule.placement.num_streams, schedule.num_slices
+    whole, early = input_backward_frees.denominator, input_backward_frees.numerator
+    peaks = []
+    for rank, order in enumerate(schedule.orders):
+        freed = {action.of_kind(Kind.FORWARD) for action in order if action.kind.frees_activation}
+        kept = peak = 0
+        for action in order:
+            if action in freed:
+                kept += whole
+                peak = max(peak, kept)
+            elif action.kind is Kind.BACKWARD:
+                kept -= whole
+            elif action.kind is Kind.BACKWARD_INPUT:
+                kept -= early
+            elif action.kind is Kind.BACKWARD_WEIGHT:
+                kept -= whole - early
+        parts = len(schedule.placement.stages_of(Rank(rank))) // streams * slices
+        peaks.append(Fraction(peak, whole * parts))
     return tuple(peaks)
 
 
@@ -84,11 +113,11 @@ def memory_curve(
 
 def _changes(order: Sequence[Compute]) -> Iterator[tuple[int, int]]:
     """(position, +1 or -1) of every activation that is kept and of its last use, in the order of the rank."""
-    freed = {(action.stage, action.microbatch) for action in order if action.kind.frees_activation}
+    freed = {action.of_kind(Kind.FORWARD) for action in order if action.kind.frees_activation}
     for position, action in enumerate(order):
         if action.kind.frees_activation:
             yield position, -1
-        elif action.kind is Kind.FORWARD and (action.stage, action.microbatch) in freed:
+        elif action in freed:
             yield position, 1
 
 

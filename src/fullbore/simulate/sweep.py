@@ -13,11 +13,13 @@ Two ways to compute it, both linear in the number of actions and equal to the la
 
 from __future__ import annotations
 
+from typing import overload
+
 import numpy as np
 
 from fullbore.simulate.compiled import CompiledSchedule, Ints
 
-__all__ = ["end_times", "makespans"]
+__all__ = ["end_times", "makespans", "replayed_makespans"]
 
 _WIDE = 20
 """Actions a level from which the sweep by level is the faster one for a single set of costs."""
@@ -30,9 +32,12 @@ def end_times(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> I
     """[node] when each action ends; the first possible start is 0. ``durations`` and ``delays`` are [node]."""
     num_levels = len(compiled.level_edges) - 1
     wide = compiled.num_actions >= _WIDE * num_levels
-    by_place = (_by_level if wide else _one_by_one)(compiled, durations[compiled.by_level], delays[compiled.by_level])
+    under_way = _joined(compiled, durations[compiled.by_level], delays[compiled.by_level])
+    by_place = (_by_level if wide else _one_by_one)(compiled, durations[compiled.by_level], under_way)
     ends = np.empty(compiled.num_actions, np.int64)
     ends[compiled.by_level] = by_place[1:]
+    forward, backward = compiled.pairs
+    ends[forward] = ends[backward] - durations[backward]
     return ends
 
 
@@ -53,8 +58,46 @@ def makespans(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> I
     for first in range(0, num_sets, block):
         columns = slice(first, first + block)
         under_way = None if free else delays[:, columns][boundary_row]
-        ends = _by_level(compiled, durations[:, columns][cost_row], under_way)
+        taken = durations[:, columns][cost_row]
+        ends = _by_level(compiled, taken, _joined(compiled, taken, under_way))
         found[columns] = ends.max(axis=0)
+    return found
+
+
+def replayed_makespans(compiled: CompiledSchedule, *, durations: Ints, delays: Ints) -> Ints:
+    """[replay] when the last action ends, where every action has its own duration in every replay.
+
+    Args:
+        durations: [node, replay].
+        delays: [node], the same in all of them.
+    """
+    found = np.zeros(durations.shape[1], np.int64)
+    if not compiled.num_actions:
+        return found
+    under_way = delays[compiled.by_level][:, None] if delays.any() else None
+    block = max(1, _TOGETHER // compiled.num_actions)
+    for first in range(0, len(found), block):
+        columns = slice(first, first + block)
+        taken = durations[:, columns][compiled.by_level]
+        found[columns] = _by_level(compiled, taken, _joined(compiled, taken, under_way)).max(axis=0)
+    return found
+
+
+@overload
+def _joined(compiled: CompiledSchedule, durations: Ints, delays: Ints) -> Ints: ...
+@overload
+def _joined(compiled: CompiledSchedule, durations: Ints, delays: Ints | None) -> Ints | None: ...
+def _joined(compiled: CompiledSchedule, durations: Ints, delays: Ints | None) -> Ints | None:
+    """[place(, set)] The delays, where a pair starts only when both inputs are there.
+
+    The backward of a pair ends at max(end of the forward, arrival + forward) + backward: as if its own input arrived a
+    forward later.
+    """
+    forward, backward = compiled.pair_places
+    if not len(forward):
+        return delays
+    found = np.zeros_like(durations) if delays is None else np.broadcast_to(delays, durations.shape).copy()
+    found[backward] += durations[forward]
     return found
 
 

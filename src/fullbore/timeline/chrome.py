@@ -17,7 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from fullbore.ir.action import Compute, Kind, Message, Payload
+from fullbore.ir.action import Compute, Kind, Payload
+from fullbore.ir.flow import consumer_of, made_by
+from fullbore.ir.placement import Placement
 from fullbore.timeline.span import Row, Span, Timeline
 
 __all__ = ["Step", "chrome_trace"]
@@ -33,6 +35,8 @@ class Step:
 
     index: int
     timeline: Timeline
+    placement: Placement | None = None
+    """Who follows whom; None: stage after stage, in one direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def chrome_trace(steps: Iterable[Step], *, title: str) -> Iterator[str]:
             start = max(span.start_ns - origin, taken.get(tid, 0))
             taken[tid] = max(span.end_ns - origin, start)
             events.append(_slice(_name(span, several), tid, start, taken[tid], _arguments(span, step.index)))
-        for source, target in _messages(step.timeline):
+        for source, target in _messages(step):
             flows += 1
             events.extend(_flow(source, target, identity=flows, origin=origin))
     for event in sorted(events, key=lambda event: (event.time, event.order)):
@@ -107,7 +111,7 @@ def _name(span: Span, several: bool) -> str:
     if span.action is None:
         return str(span.activity)
     action = span.action
-    which = f"stage {action.stage} mb {action.microbatch}" if several else f"{action.microbatch}"
+    which = f"stage {action.stage} mb {action.unit}" if several else action.unit
     return f"{'wait ' if span.row is Row.WAIT else ''}{action.kind.value} {which}"
 
 
@@ -122,28 +126,24 @@ def _several_stages(timeline: Timeline) -> bool:
     return len(held) > len({rank for rank, _ in held})
 
 
-def _messages(timeline: Timeline) -> Iterator[tuple[Span, Span]]:
+def _messages(step: Step) -> Iterator[tuple[Span, Span]]:
     """(producer, first consumer) of every activation and gradient that crosses ranks."""
-    compute = [span for span in timeline.spans if span.row is Row.COMPUTE and span.action is not None]
-    by_action = {span.action: span for span in compute}
-    for span in compute:
-        assert span.action is not None
-        message = _message_of(span.action)
+    compute = [
+        (span, span.action) for span in step.timeline.spans if span.row is Row.COMPUTE and span.action is not None
+    ]
+    by_action = {action: span for span, action in compute}
+    last = max((action.stage for _, action in compute), default=0)
+    route = step.placement or Placement.linear(last + 1)
+    for span, action in compute:
+        message = made_by(action, route)
         if message is None:
             continue
-        kinds = (Kind.FORWARD,) if message.payload is Payload.ACTIVATION else (Kind.BACKWARD, Kind.BACKWARD_INPUT)
-        for kind in kinds:
-            target = by_action.get(Compute(message.consumer, kind, message.microbatch))
+        wanted = Compute(consumer_of(message, route), Kind.FORWARD, message.microbatch, message.slice_index)
+        forward = message.payload is Payload.ACTIVATION
+        for kind in (Kind.FORWARD,) if forward else (Kind.BACKWARD, Kind.BACKWARD_INPUT):
+            target = by_action.get(wanted.of_kind(kind))
             if target is not None and target.rank != span.rank:
                 yield span, target
-
-
-def _message_of(action: Compute) -> Message | None:
-    if action.kind is Kind.FORWARD:
-        return Message(Payload.ACTIVATION, action.stage, action.microbatch)
-    if action.kind.makes_input_gradient:
-        return Message(Payload.GRADIENT, action.stage, action.microbatch)
-    return None
 
 
 def _flow(source: Span, target: Span, *, identity: int, origin: int) -> Iterator[_Event]:

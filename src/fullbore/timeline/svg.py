@@ -146,7 +146,7 @@ class _Drawing:
 
     @staticmethod
     def _number(span: Span, x: float, y: int, width: float) -> list[str]:
-        text = str(span.action.microbatch) if span.action is not None else ""
+        text = span.action.unit if span.action is not None else ""
         size = min(12.0, 1.6 * width / max(len(text), 1))
         if not text or size < 6:
             return []

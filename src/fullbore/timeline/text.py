@@ -199,7 +199,7 @@ def _leading(ink: Sequence[str], fill: str) -> int:
 def _label(span: Span, *, several: bool) -> str:
     if span.action is None:
         return ""
-    return str(span.action) if several else f"{span.action.kind.value}{span.action.microbatch}"
+    return str(span.action) if several else f"{span.action.kind.value}{span.action.unit}"
 
 
 def _several_stages(timeline: Timeline) -> bool:

@@ -5,9 +5,10 @@
     ...
     {"clock_end": {"offset_ns": -310, "uncertainty_ns": 40, "at_ns": 81234567}}
 
-A span is row, action, activity, start, end, in nanoseconds of the rank's own clock. One line per step, written when
-the step ends: after a crash everything but the last line is whole. A resumed run appends a new header to the same
-file: a new process has a new clock, so each header begins a segment with its own calibration.
+The header has ``"streams": 2`` too where stages run in both directions. A span is row, action, activity, start, end,
+in nanoseconds of the rank's own clock. One line per step, written when the step ends: after a crash everything but the
+last line is whole. A resumed run appends a new header to the same file: a new process has a new clock, so each header
+begins a segment with its own calibration.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def read_trace(run_dir: Path) -> Trace:
 
 def _read(run_dir: Path) -> Trace:
     first = _read_rank(run_dir, 0)
-    placement = Placement(tuple(Rank(rank) for rank in first[-1].header["placement"]))
+    placement = Placement(tuple(map(Rank, first[-1].header["placement"])), first[-1].header.get("streams", 1))
     recorded: list[dict[int, _Recorded]] = []
     uncertainty = 0
     for rank in range(placement.num_ranks):

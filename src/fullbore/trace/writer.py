@@ -50,6 +50,7 @@ class TraceWriter:
             "rank": rank,
             "num_ranks": placement.num_ranks,
             "placement": list(placement.ranks),
+            **({} if placement.num_streams == 1 else {"streams": placement.num_streams}),
             "schedule": schedule,
             "clock": clock_document(clock) if clock else None,
         }

@@ -89,3 +89,16 @@ def test_bad_comm_is_refused() -> None:
 def test_sizes_are_checked() -> None:
     with pytest.raises(CostsError, match=r"num_chunks must be at least 1 \(num_chunks=0\)"):
         parse_unit_costs("1,1,1", num_ranks=4, num_chunks=0)
+
+
+def test_a_slice_is_its_part_of_a_chunk() -> None:
+    costs = parse_unit_costs("1,1,1", num_ranks=2, num_chunks=2, num_slices=3)
+    assert (costs.scale, costs.chunk_of_rank[0], len(costs.links)) == (6, StageCost(1, 1, 1), 3)
+
+
+def test_two_streams_take_whole_shares_over_the_same_boundaries() -> None:
+    costs = parse_unit_costs("1:2:3,1,1", num_ranks=3, num_chunks=2, num_streams=2, comm="4:5")
+    assert (costs.scale, costs.links) == (1, (Link(4), Link(5), Link(0), Link(4), Link(5)))
+    assert [cost.forward for cost in costs.of(Placement.bidirectional(3))] == [1, 2, 3, 1, 2, 3]
+    with pytest.raises(CostsError, match=r"one value for each boundary, 2 of them .*given 3"):
+        parse_unit_costs("1,1,1", num_ranks=3, num_chunks=2, num_streams=2, comm="1:2:3")

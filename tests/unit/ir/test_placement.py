@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from fullbore.errors import ScheduleError
-from fullbore.ids import MicrobatchIndex, StageIndex
+from fullbore.ids import MicrobatchIndex, SliceIndex, StageIndex
 from fullbore.ir.action import Compute, Message, Payload
-from fullbore.ir.flow import consumer_of, flow, made_by, message_made, message_needed, needed_by
+from fullbore.ir.flow import consumer_of, flow, made_by, needed_by, own_input
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 
@@ -61,15 +61,16 @@ def test_messages_follow_the_stream() -> None:
     assert made_by(Compute.parse("2F0"), TWO_WAYS) is None
 
 
-@pytest.mark.parametrize("placement", [Placement.linear(4), Placement.loop(2, num_chunks=2)])
-def test_a_number_of_stages_is_a_placement_with_one_stream(placement: Placement) -> None:
-    for stage in range(4):
-        for kind in "FBIWR":
-            action = Compute.parse(f"{stage}{kind}0")
-            assert message_needed(action, num_stages=4) == needed_by(action, placement)
-            made = message_made(action, num_stages=4)
-            assert made == made_by(action, placement)
-            assert made is None or made.consumer == consumer_of(made, placement)
+def test_slices_travel_apart_and_wait_for_their_neighbours() -> None:
+    row = Placement.linear(2)
+    needed = Message(Payload.ACTIVATION, StageIndex(0), MicrobatchIndex(1), SliceIndex(2))
+    assert needed_by(Compute.parse("1F1.2"), row) == made_by(Compute.parse("0F1.2"), row) == needed
+    assert str(needed) == "activation of stage 0, microbatch 1, slice 2"
+    assert own_input(Compute.parse("0F1.2"), num_slices=3) == Compute.parse("0F1.1")
+    assert own_input(Compute.parse("0F1.0"), num_slices=3) is None
+    assert own_input(Compute.parse("0B1.1"), num_slices=3) == Compute.parse("0B1.2")
+    assert own_input(Compute.parse("0B1.2"), num_slices=3) == Compute.parse("0F1.2")
+    assert own_input(Compute.parse("0W1.1"), num_slices=3) == Compute.parse("0I1.1")
 
 
 def test_the_streams_of_a_schedule_flow_past_each_other() -> None:

@@ -72,10 +72,9 @@ def test_the_placement_follows_from_the_rows() -> None:
         ("٠F0,0B0\n", r"column 1"),
         ("0F0,0f0\n", r"column 2"),
         ("0F0;0B0\n", r"column 1"),
-        (
-            "0F0,0F1,(0F2;1B0)OVERLAP_F_B\n",
-            r"column 3: overlapped cells are .*; split them, as in 0F2,1B0",
-        ),
+        ("0F0,(0F1;0SEND_F0)OVERLAP_F_B\n", r"column 2: what overlaps are a forward and a backward"),
+        ("0F0,(0F1;0B0;0W0)OVERLAP_F_B\n", r"column 2: a cell is stage, kind, .*as in \(0F3;3B1\)OVERLAP_F_B"),
+        ("0F0,(0F1;0B)OVERLAP_F_B\n", r"column 2: a cell is stage, .*given '0B'"),
         ("0F0,0B0,0REDUCE_GRAD,0F1,0B1\n", r"column 5: 0B1 comes after 0REDUCE_GRAD"),
         ("", r"x.csv is empty"),
         ("0F0,0B0\n\n", r"row 2 is empty"),

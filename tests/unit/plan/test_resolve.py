@@ -130,11 +130,11 @@ def test_three_blocks_are_too_few_layers_for_two_ranks_with_three_stages_each() 
         resolve(config(schedule="looped-bfs", chunks=3, partition="equal"), costs=None, layer_names=names)
 
 
-def test_unknown_and_unbuilt_schedules_are_told_apart() -> None:
+def test_unknown_schedules_and_those_that_cannot_run_are_told_apart() -> None:
     with pytest.raises(ScheduleError, match="there is no schedule '1fb1'; did you mean '1f1b'"):
         resolve(config(schedule="1fb1"), costs=COSTS, layer_names=NAMES)
-    with pytest.raises(ScheduleError, match="'auto' is not built yet"):
-        resolve(config(schedule="auto"), costs=COSTS, layer_names=NAMES)
+    with pytest.raises(ScheduleError, match="chimera is drawn and simulated, and cannot be run; use one of: gpipe"):
+        resolve(config(schedule="chimera"), costs=COSTS, layer_names=NAMES)
 
 
 def test_costs_of_another_model_are_refused() -> None:

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank
+from fullbore.schedules.registry import get
+from fullbore.simulate.engine import simulate
 from fullbore.timeline.chrome import Step, chrome_trace
 from fullbore.timeline.span import Activity, Row, Span, Timeline
 from tests.support.perfetto import TraceProcessor, why_absent
@@ -34,6 +37,21 @@ def test_every_span_and_every_message_between_ranks_is_in_it() -> None:
     phases = [event["ph"] for event in events]
     assert phases.count("X") == 2 * len(measured().spans) + 2
     assert phases.count("s") == phases.count("f") == 2 * 2 * 3 * 8
+
+
+def test_arrows_follow_the_stream_of_each_microbatch() -> None:
+    """Microbatch 1 goes from stage 3 on rank 1 to stage 2 on rank 0; between stages 1 and 2 nothing goes."""
+    schedule = get("chimera").build(2, num_microbatches=2)
+    timeline = simulate(schedule, costs=[StageCost(1000, 1000, 0)] * 4)
+    text = "".join(chrome_trace([Step(0, timeline, schedule.placement)], title="chimera"))
+    assert lint(text) == []
+    arrows = [event for event in json.loads(text)["traceEvents"] if event["ph"] == "s"]
+    assert sorted((event["tid"], event["name"]) for event in arrows) == [
+        (1000, "activation"),
+        (1000, "gradient"),
+        (1010, "activation"),
+        (1010, "gradient"),
+    ]
 
 
 def test_names_say_the_kind_first_and_the_microbatch_last() -> None:

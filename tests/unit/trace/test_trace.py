@@ -62,6 +62,18 @@ def test_what_was_written_is_read_back_on_rank_zeros_clock(tmp_path: Path) -> No
     assert [trace.timeline(step) for step in trace.steps] == steps
 
 
+def test_stages_in_both_directions_are_said_in_the_header(tmp_path: Path) -> None:
+    for placement, said in ((Placement.bidirectional(2), 2), (Placement.loop(2, num_chunks=2), None)):
+        folder = tmp_path / str(said)
+        for rank in range(2):
+            clock = ClockOffset(0, 0)
+            with TraceWriter(folder, rank=rank, placement=placement, schedule="x", clock=clock) as writer:
+                writer.step_ended(0)
+        header = json.loads(trace_path(folder, rank=0).read_text(encoding="utf-8").splitlines()[0])
+        assert header.get("streams") == said
+        assert read_trace(folder).placement == placement
+
+
 def test_a_second_measurement_mends_the_drift(tmp_path: Path) -> None:
     """Rank 1's clock gains 600 ns over the run; at the ends the spans come out exactly."""
     (step,) = steps_of(0)

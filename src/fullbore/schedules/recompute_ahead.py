@@ -1,0 +1,46 @@
+"""Recomputation as an action of its own, R, that runs before the gradient is there: a pass over any schedule.
+
+A stage that recomputes keeps only its input from a forward to its backward and runs the forward again in between. Done
+inside the backward, that starts when the gradient arrives. But it needs nothing from another rank: as an action right
+before the B or I it is done while the rank would otherwise wait for the gradient. At most one microbatch is recomputed
+and not yet used on a rank (two actions that may run at once stay together, so there it is done before the forward).
+p = 2, m = 2, 1F1B, F = 1, B = 1, r marks R, a prime marks a backward:
+
+    inside the backward   0  1  .  .  0' 0' .  1' 1'      ahead of it   0  1  0r .  0' 1r .  1'
+                          .  0  0' 0' 1  1' 1' .  .                     .  0  0r 0' 1  1r 1' .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from fullbore.errors import ScheduleError
+from fullbore.ids import StageIndex
+from fullbore.ir.action import Compute, Kind
+from fullbore.ir.schedule import Schedule
+
+__all__ = ["recompute_ahead"]
+
+
+def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None = None) -> Schedule:
+    """The schedule with an R before each B or I of these stages (None: all). Costs of backwards no longer have it in.
+
+    Raises:
+        ScheduleError: the schedule has recomputations already.
+    """
+    if any(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order):
+        raise ScheduleError(f"schedule {schedule.name!r} recomputes already; give it without its Rs")
+    chosen = set(map(StageIndex, range(schedule.num_stages))) if stages is None else set(stages)
+    joined = {pair.forward: pair.backward for pair in schedule.overlaps}
+    behind = set(joined.values())
+    orders = []
+    for order in schedule.orders:
+        actions: list[Compute] = []
+        for action in order:
+            user = joined.get(action, action)
+            if user.kind.makes_input_gradient and user.stage in chosen and action not in behind:
+                actions.append(user.of_kind(Kind.RECOMPUTE))
+            actions.append(action)
+        orders.append(tuple(actions))
+    return replace(schedule, orders=tuple(orders))
