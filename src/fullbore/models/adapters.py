@@ -7,6 +7,7 @@ adapters in its blocks, under the names that the `PeftModel` gives its parameter
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,9 +48,10 @@ class Adapters:
         from peft import get_peft_model
 
         (first, config), *others = self.configs.items()
-        wrapped = get_peft_model(model, copy.deepcopy(config), adapter_name=first)
-        for name, other in others:
-            wrapped.add_adapter(name, copy.deepcopy(other))
+        with warnings.catch_warnings(action="ignore"):  # the user has seen them where the adapters were made
+            wrapped = get_peft_model(model, copy.deepcopy(config), adapter_name=first)
+            for name, other in others:
+                wrapped.add_adapter(name, copy.deepcopy(other))
         return inside(wrapped)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fullbore.errors import ModelError
 from fullbore.models.cutter import crossing
@@ -43,7 +43,7 @@ class Crossings:
         self._known: dict[tuple[int, Sizes, frozenset[str]], Boundary] = {}
         self._rules: dict[frozenset[str], Mapping[Value, tuple[_Rule, torch.dtype]]] = {}
         self._passes: dict[tuple[Sizes, frozenset[str]], Mapping[Value, Tensor]] = {}
-        self._fake: tuple[FakeTensorMode, Any] | None = None
+        self._empty: Any = None
 
     def boundary(self, layer: int, microbatch: Microbatch) -> Boundary:
         """What enters layer ``layer``."""
@@ -86,9 +86,9 @@ class Crossings:
 
     def _pass(self, sizes: Sizes, keys: frozenset[str]) -> Mapping[Value, Tensor]:
         """Of the whole model at its real widths, over tensors without values."""
-        mode, model = self._without_values()
+        model = self._without_values()
         task = self._split.task
-        with mode:
+        with torch.device("meta"), _Predicates():  # type: ignore[no-untyped-call]
             microbatch = {key: torch.zeros(_shape(key, sizes, task.per_sample), dtype=torch.long) for key in keys}
             try:
                 return observe(
@@ -102,25 +102,32 @@ class Crossings:
                     f"foretold ({type(error).__name__}: {error})"
                 ) from error
 
-    def _without_values(self) -> tuple[FakeTensorMode, Any]:
-        if self._fake is None:
-            mode = FakeTensorMode(allow_non_fake_inputs=True)
-            memo: dict[int, object] = {}
-            memo |= {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in self._model.parameters()}
-            memo |= {id(buffer): buffer.to("meta") for buffer in self._model.buffers()}
-            model = copy.deepcopy(self._model, memo)
-            if model._can_set_experts_implementation():
-                model.set_experts_implementation("batched_mm")
-            with mode:
-                for module in model.modules():
-                    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-                        module._parameters[name] = nn.Parameter(
-                            torch.empty(parameter.shape, dtype=parameter.dtype), requires_grad=False
-                        )
-                    for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
-                        module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
-            self._fake = (mode, model)
-        return self._fake
+    def _without_values(self) -> Any:
+        """A copy on the meta device. Experts by batches: the other ways need to know how many tokens each has."""
+        if self._empty is None:
+            tensors = (*self._model.parameters(), *self._model.buffers())
+            memo: dict[int, object] = {id(t): t for t in tensors if t.is_meta}
+            memo |= {
+                id(p): nn.Parameter(p.detach().to("meta"), False) for p in self._model.parameters() if not p.is_meta
+            }
+            memo |= {id(buffer): buffer.to("meta") for buffer in self._model.buffers() if not buffer.is_meta}
+            self._empty = copy.deepcopy(self._model, memo)
+            if self._empty._can_set_experts_implementation():
+                self._empty.set_experts_implementation("batched_mm")
+        return self._empty
+
+
+class _Predicates(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Says yes to whether all tokens count, and the like: masks may then be left out, and no shape here follows from
+    one. Any other number that a forward asks a tensor for fails, as there is none."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
+            return True
+        return func(*args, **(kwargs or {}))
 
 
 def _shape(key: str, sizes: Sizes, per_sample: bool) -> tuple[int, ...]:

@@ -127,9 +127,7 @@ def cut_out(
     for name in plan.called:
         module = model.get_submodule(name)
         if name in cut.before:
-            memo[id(module)] = Earlier(
-                module, calls=flow.of(name), facts=flow.facts, passage=passage, hidden_size=hidden_size
-            )
+            memo[id(module)] = Earlier(module, part=name, flow=flow, passage=passage, hidden_size=hidden_size)
         elif name not in cut.own:
             memo[id(module)] = Later(module)
     for name in plan.idle_parts:
@@ -143,7 +141,7 @@ def record(piece: Piece, *, flow: Flow) -> None:
     for part in sorted({value.part for value in piece.cut.exit} & piece.cut.own):
         frame, _, name = part.rpartition(".")
         inner = piece.model.get_submodule(part)
-        recorded = Recorded(inner, calls=flow.of(part), facts=flow.facts, passage=piece.passage)
+        recorded = Recorded(inner, part=part, flow=flow, passage=piece.passage)
         setattr(piece.model.get_submodule(frame), name, recorded)
 
 

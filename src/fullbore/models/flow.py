@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -127,7 +127,7 @@ class Fact:
     """Whether the model's forward later changes it in place."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Flow:
     """Calls in order."""
 
@@ -137,6 +137,9 @@ class Flow:
 
     facts: Mapping[Value, Fact]
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Flow:
+        return self
+
     def crossing(self, earlier: Collection[str]) -> tuple[Value, ...]:
         """The values of the parts ``earlier`` that the others or the result are made from, in order of origin."""
         later = self.result.union(*(call.needs for call in self.calls if call.part not in earlier))
@@ -144,7 +147,14 @@ class Flow:
 
     def of(self, part: str) -> tuple[PartCall, ...]:
         """The calls of one part."""
-        return tuple(call for call in self.calls if call.part == part)
+        return self._by_part[part]
+
+    @cached_property
+    def _by_part(self) -> Mapping[str, tuple[PartCall, ...]]:
+        found: dict[str, tuple[PartCall, ...]] = {}
+        for call in self.calls:
+            found[call.part] = (*found.get(call.part, ()), call)
+        return found
 
 
 Handed = dict[str, Any]

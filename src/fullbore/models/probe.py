@@ -185,15 +185,13 @@ def _first_difference(found: _Run, reference: _Run, *, plan: PipelinePlan) -> st
             return f"what {part} gives"
     if not _close(found.output, reference.output):
         return "its result"
-    order = {part: at for at, part in enumerate(plan.called)}
-    names = sorted(
-        reference.gradients,
-        key=lambda name: max((at for part, at in order.items() if name.startswith(f"{part}.")), default=-1),
-    )
-    for name in reversed(names):
-        if not _close(found.gradients.get(name), reference.gradients[name]):
-            return f"the gradient of {name}"
-    return None
+    wrong = [name for name, given in reference.gradients.items() if not _close(found.gradients.get(name), given)]
+    last = max(wrong, key=lambda name: _place(name, plan), default=None)
+    return None if last is None else f"the gradient of {last}"
+
+
+def _place(name: str, plan: PipelinePlan) -> int:
+    return max((at for at, part in enumerate(plan.called) if name.startswith(f"{part}.")), default=-1)
 
 
 def _close(one: Tensor | None, other: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -83,7 +84,8 @@ def _known(request: _Request) -> Split:
 
 
 def _find(model: Any, task: Task, *, meta: bool, adapters: Adapters | None) -> Split:
-    with torch.device("cpu"):
+    elsewhere = torch.get_default_device().type != "cpu"  # the caller may be building under `torch.device("meta")`
+    with torch.device("cpu") if elsewhere else nullcontext():
         return _find_here(model, task, meta=meta, adapters=adapters)
 
 
@@ -140,6 +142,11 @@ def check_chunked(split: Split, size: int) -> None:
     task, flow = split.task, split.flow
     if size < 1:
         raise ModelError(f"model.loss_chunk is a number of tokens, 1 or more (loss_chunk={size})")
+    if split.routed:
+        raise ModelError(
+            f"{task.name} adds a router's loss to its logits, which a part of the tokens does not give; leave "
+            "loss_chunk out, or set output_router_logits to false"
+        )
     entrance = flow.crossing(frozenset(split.plan.called) - {split.plan.projection})
     length = split.sizes.target_length or split.sizes.length
     shapes = [flow.facts[value].shape for value in entrance]
@@ -152,9 +159,4 @@ def check_chunked(split: Split, size: int) -> None:
         raise ModelError(
             f"model.loss_chunk is for models whose logits of a token follow from one vector; {task.name} is none; "
             "leave loss_chunk out"
-        )
-    if split.routed:
-        raise ModelError(
-            f"{task.name} adds a router's loss to its logits, which a part of the tokens does not give; leave "
-            "loss_chunk out, or set output_router_logits to false"
         )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fullbore.models.containers import at, put
-from fullbore.models.flow import Blank, Dimension, Effect, Fact, Leaf, PartCall, Same, Value, handed_over
+from fullbore.models.flow import Blank, Dimension, Effect, Flow, Leaf, Same, Value, handed_over
 
 __all__ = ["Earlier", "Later", "Passage", "Reached", "Recorded", "stand_in_attributes"]
 
@@ -68,8 +68,8 @@ class Earlier(nn.Module):
         self,
         original: nn.Module,
         *,
-        calls: Sequence[PartCall],
-        facts: Mapping[Value, Fact],
+        part: str,
+        flow: Flow,
         passage: Passage,
         hidden_size: int,
     ) -> None:
@@ -81,8 +81,8 @@ class Earlier(nn.Module):
             if tensor is not None
         }
         self._hidden_size = hidden_size
-        self._calls = tuple(calls)
-        self._facts = facts
+        self._part = part
+        self._flow = flow
         self._passage = passage
         self._width = _width(original)
 
@@ -94,7 +94,7 @@ class Earlier(nn.Module):
         return super().__getattr__(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        call = self._calls[self._passage.next_call(self._calls[0].part)]
+        call = self._flow.of(self._part)[self._passage.next_call(self._part)]
         handed = handed_over(args, kwargs)
         for effect in call.effects:
             self._leave(effect, handed)
@@ -114,7 +114,7 @@ class Earlier(nn.Module):
         shape = [size for size in found if size is not None]
         if len(shape) < len(found):
             return None
-        fact = self._facts[leaf.value]
+        fact = self._flow.facts[leaf.value]
         number = self._passage.blank if fact.dtype.is_floating_point else 0
         blank = torch.full((), number, dtype=fact.dtype, device=self._passage.device).expand(shape)
         return blank.clone() if fact.overwritten else blank
@@ -156,13 +156,11 @@ class Later(nn.Module):
 class Recorded(nn.Module):
     """Around a module of this stage that gives something to a later one."""
 
-    def __init__(
-        self, inner: nn.Module, *, calls: Sequence[PartCall], facts: Mapping[Value, Fact], passage: Passage
-    ) -> None:
+    def __init__(self, inner: nn.Module, *, part: str, flow: Flow, passage: Passage) -> None:
         super().__init__()
         self.inner = inner
-        self._calls = tuple(calls)
-        self._facts = facts
+        self._part = part
+        self._flow = flow
         self._passage = passage
 
     def __getattr__(self, name: str) -> Any:
@@ -172,7 +170,7 @@ class Recorded(nn.Module):
             return getattr(super().__getattr__("inner"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        call = self._calls[self._passage.next_call(self._calls[0].part)]
+        call = self._flow.of(self._part)[self._passage.next_call(self._part)]
         output = self.inner(*args, **kwargs)
         self._keep(call.leaves, output)
         if call.effects:
@@ -183,10 +181,10 @@ class Recorded(nn.Module):
 
     def _keep(self, leaves: Sequence[Leaf], given: Any) -> None:
         tensors, _ = tree_flatten(given)
-        assert len(tensors) == len(leaves), f"{self._calls[0].part} gives another structure than in the copy"
+        assert len(tensors) == len(leaves), f"{self._part} gives another structure than in the copy"
         for leaf, tensor in zip(leaves, tensors, strict=True):
             if isinstance(leaf, Blank):
-                overwritten = self._facts[leaf.value].overwritten
+                overwritten = self._flow.facts[leaf.value].overwritten
                 self._passage.kept[leaf.value] = tensor.clone() if overwritten else tensor
 
 

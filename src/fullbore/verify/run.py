@@ -43,6 +43,7 @@ def verify_rank(
     config, notes = comparable_config(config)
     slices = session.resolved.recipe.microbatches * session.resolved.recipe.accumulation
     batches = [_batch(session, step, pieces=slices) for step in range(steps)]
+    session.place.tell("looking for randomness")
     randomness = _probe(session, config, batches[0][0])
     notes += randomness.notes
     training = randomness.unkeyed is None
@@ -56,6 +57,8 @@ def verify_rank(
     session.place.mesh.close()
     if session.place.mesh.rank != 0:
         return None
+    if session.place.board is not None:
+        session.place.board.unhurried(0, "comparing with one process")  # the whole model, and nobody waits for it
     model = _untouched(session, config)
     refer = partial(
         run_reference,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fullbore.models.flow import Blank, Effect, Fact, PartCall, Same, Value
+from fullbore.models.flow import Blank, Effect, Fact, Flow, PartCall, Same, Value
 from fullbore.models.stand_ins import Earlier, Later, Passage, Reached, Recorded
 
 HIDDEN = Value("block", 0, ("returned", 0))
@@ -29,6 +29,11 @@ class Block(nn.Module):
         return hidden * 2, mask
 
 
+def flow(*, overwritten: bool = False) -> Flow:
+    facts = {v: Fact((2, 3), torch.float32, gradient=True, overwritten=overwritten) for v in (HIDDEN, KEYS)}
+    return Flow((call(),), frozenset(), facts)
+
+
 def call() -> PartCall:
     """Of `Block`, as `trace_flow` writes it down."""
     module = Block()
@@ -42,10 +47,9 @@ def call() -> PartCall:
 def earlier(
     *, blank: float = 0.0, given: dict[Value, torch.Tensor] | None = None, overwritten: bool = False
 ) -> Earlier:
-    facts = {v: Fact((2, 3), torch.float32, gradient=True, overwritten=overwritten) for v in (HIDDEN, KEYS)}
     passage = Passage(blank=blank)
     passage.begin(given or {}, device=torch.device("cpu"))
-    return Earlier(Block(), calls=(call(),), facts=facts, passage=passage, hidden_size=4)
+    return Earlier(Block(), part="block", flow=flow(overwritten=overwritten), passage=passage, hidden_size=4)
 
 
 def test_it_answers_for_plain_attributes_and_holds_no_tensor() -> None:
@@ -89,8 +93,7 @@ def test_a_module_of_a_later_stage_ends_the_pass() -> None:
 def test_what_leaves_is_kept_and_the_module_is_still_itself() -> None:
     passage, block = Passage(blank=0.0), Block()
     passage.begin({}, device=torch.device("cpu"))
-    facts = {v: Fact((2, 3), torch.float32, gradient=True, overwritten=False) for v in (HIDDEN, KEYS)}
-    recorded = Recorded(block, calls=(call(),), facts=facts, passage=passage)
+    recorded = Recorded(block, part="block", flow=flow(), passage=passage)
     assert (recorded.attention_type, recorded.linear) == ("sliding_attention", block.linear)
     with pytest.raises(AttributeError):
         recorded.nothing  # noqa: B018
