@@ -34,5 +34,5 @@ def test_a_family_with_a_state_is_refused_by_name() -> None:
 
 def test_a_chain_reads_no_position_ids() -> None:
     chain = sequential_model(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)))
-    with pytest.raises(ModelError, match='only a Hugging Face model reads .* use data.documents = "padded"'):
+    with pytest.raises(ModelError, match=r'only a Hugging Face model reads .* use data.documents = "padded"'):
         require_packable(chain)
