@@ -110,11 +110,11 @@ class Case:
 
     def allowed_s(self, timeout_s: float) -> float:
         """From the fault to the end of the command: at once, or after one timeout; in start-up after five where every
-        rank is stuck, after two where the others wait for a communicator. Two more are for ranks that first have to get
-        to where they wait, for listening and for ending; torchrun's own watch takes another.
+        rank is stuck, after two where the others wait for a communicator. Two more are for the others to get to where
+        they wait, for listening and for ending; three in start-up, and where torchrun watches.
         """
         waits = 0 if self.kind not in _SLOW else 5 if self.rank is None else 2 if self.place == "build" else 1
-        return (waits + (2 if self.started_by == "fullbore" else 3)) * timeout_s
+        return (waits + (3 if self.place in _START or self.started_by != "fullbore" else 2)) * timeout_s
 
 
 def _each(text: str) -> list[Case]:
@@ -140,7 +140,7 @@ CASES: tuple[Case, ...] = (
     *_each("lock@forward:1:12/3 wait@forward:2:12/3 exit@forward:1:12/3 exit0@forward:0:12/2 sysexit@forward:1:12/2"),
     *_each("crash@forward:2:12/3 memory@forward:1:12/2 pymemory@forward:0:12/3 limit@forward:1:12/2"),
     *_each("raise@loss:1:12/2 hang@loss:2:12/3 hang@forward:0:12/1"),
-    *_each("raise@backward:0:12/2 kill@backward:1:12/3 stop@backward:2:12/3 hang@backward:0:16/2"),
+    *_each("raise@backward:0:12/2 kill@backward:1:12/3 stop@backward:2:12/3 hang@backward:0:16/3"),
     *_each("memory@backward:1:12/2 exit@backward:0:9/3"),
     *_each("raise@optimizer:1:2/2 kill@optimizer:0:2/3 hang@optimizer:2:2/3 stop@optimizer:1:2/3"),
     *_each("kill@reduce:1:2/2 hang@reduce:0:2/3 stop@reduce:2:2/3"),

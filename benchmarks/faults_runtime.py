@@ -1,6 +1,6 @@
 """Inject faults into real training runs, and see whether every rank ends in time and the right one is named.
 
-    python benchmarks/faults_runtime.py [--json] [--only REGEX] [--at-once 2] [--timeout 4]
+    python benchmarks/faults_runtime.py [--json] [--only REGEX] [--at-once 2] [--timeout 5]
 
 Each case is a `fullbore train` with processes, gloo and a tiny model; the fault comes out of the model's own code or
 the data files. Right is: the command ends within its timeout (`Case.allowed_s`) with exit code 2, one sentence names
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose KIND@PLACE:RANK/RANKS matches")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="runs side by side")
     parser.add_argument(
-        "--timeout", type=float, default=4.0, metavar="S", help="train.timeout_s; more on a busy machine"
+        "--timeout", type=float, default=5.0, metavar="S", help="train.timeout_s; more on a busy machine"
     )
     given = parser.parse_args(arguments)
     chosen = [c for c in CASES if re.search(given.only, f"{c.kind}@{c.place}:{c.rank}/{c.ranks} {c.started_by}")]

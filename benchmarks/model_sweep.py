@@ -74,7 +74,7 @@ VARIANTS = (
     Case("mixtral", "router loss", {"output_router_logits": True}),
     Case("qwen3_moe", "router loss", {"output_router_logits": True}),
     Case("llama", "sequence classifier", {"pad_token_id": 0, "num_labels": 3}),
-    Case("llama", "token classifier", {"num_labels": 3}),
+    Case("llama", "token classifier", {"num_labels": 3, "classifier_dropout": 0.0}),
     Case("gpt2", "sequence classifier", {"pad_token_id": 0, "num_labels": 3}),
 )
 

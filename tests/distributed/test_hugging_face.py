@@ -9,7 +9,7 @@ from tests.support.hf_ranks import MODELS, compared
 
 @pytest.mark.parametrize(("schedule", "ranks"), [("1f1b", 3), ("interleaved-1f1b", 2)])
 def test_one_step_equals_one_process(schedule: str, ranks: int) -> None:
-    """An encoder's output, a router's logits and chunked logits; a tied embedding's gradient is summed over its uses."""
+    """An encoder's output, a router's logits, chunks of the head; a tied embedding sums over its uses."""
     by_rank = compared(*MODELS, schedule=schedule, num_ranks=ranks)
     for index, name in enumerate(MODELS):
         expected = by_rank[0][index].expected

@@ -1,17 +1,16 @@
 """The family's own initialiser, applied to one layer at a time.
 
-transformers initialises module by module, children before their parents, and a parent may set again what lies in its
-children: T5's embedding is drawn by the model around it. So a layer's parts are set first, and then the frames around
-them, in which every other module still is on the meta device, where setting it does nothing.
+transformers initialises module by module, children before their parents, each by the model that it lies in: a text
+model inside a larger one has an initialiser of its own. What only a constructor sets has no value on the meta device;
+where that is a constant, it is taken from a small copy.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers import initialization as hf_init
 
@@ -35,7 +34,6 @@ class FamilyInit:
         for name, module in layer.parts:
             with hf_init.guard_torch_init_functions():
                 module.apply(self._owner(name)._init_weights)
-        self._frames(layer)
         for key, tensor in (*layer.parameters(), *layer.buffers()):
             if tensor.is_floating_point() and tensor.isnan().all():
                 found = self._constant(key)
@@ -56,35 +54,3 @@ class FamilyInit:
             one, other = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in built)
             self._constants = {name: t.detach() for name, t in one.items() if torch.equal(t, other[name])}
         return self._constants.get(key)
-
-    def _frames(self, layer: Layer) -> None:
-        parts = dict(layer.parts)
-        if not any(name in parts for name in self._plan.called):
-            return
-        own = {
-            id(theirs): mine
-            for name, module in layer.parts
-            for theirs, mine in zip(self._model.get_submodule(name).parameters(), module.parameters(), strict=True)
-        }
-        made = self._frame("", parts, own)
-        with hf_init.guard_torch_init_functions():
-            for name in self._plan.frames:
-                self._owner(name)._init_weights(made.get_submodule(name))
-
-    def _frame(self, name: str, parts: dict[str, nn.Module], own: dict[int, nn.Parameter]) -> nn.Module:
-        """A copy of one frame around the same modules, but for the layer's."""
-        frame: nn.Module = copy.copy(self._model.get_submodule(name))
-        frame._modules = dict(frame._modules)
-        for child, module in list(frame._modules.items()):
-            full = f"{name}.{child}" if name else child
-            if full in self._plan.frames:
-                frame._modules[child] = self._frame(full, parts, own)
-            elif full in parts:
-                frame._modules[child] = parts[full]
-            elif module is not None and any(id(p) in own for p in module.parameters(recurse=False)):
-                alias = copy.copy(module)
-                alias._parameters = {
-                    key: None if p is None else own.get(id(p), p) for key, p in module._parameters.items()
-                }
-                frame._modules[child] = alias
-        return frame

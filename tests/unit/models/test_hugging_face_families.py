@@ -97,6 +97,8 @@ def test_boundaries_are_foretold_for_every_length() -> None:
 def test_what_crosses() -> None:
     batch = microbatch(samples=2, length=9)
     assert shapes(made("gpt2").boundary(1, batch)) == [(2, 9, 32)]
+    never = HuggingFaceModel.from_config(GPT2Config(**GPT2, embd_pdrop=0.0))
+    assert shapes(never.boundary(1, batch)) == [(2, 9, 32)]  # though dropout gives back what it was given
     assert shapes(made("opt").boundary(1, batch)) == [(2, 9, 32), (2, 9, 32)]
     indices = made("glm_moe_dsa").boundary(3, batch).tensors[1]
     assert (indices.shape, indices.dtype, indices.gradient) == ((2, 9, 4), torch.int32, False)

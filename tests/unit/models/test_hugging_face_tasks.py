@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BartConfig,
+    GPT2Config,
     T5Config,
 )
 
+from fullbore.config.run import ModelConfig
 from fullbore.errors import ModelError
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import Microbatch, TiedWeight
+from fullbore.models.load import load_model
 from tests.unit.models.chained import CPU
 from tests.unit.models.families import FAMILIES, VOCABULARY, llama, microbatch
 from tests.unit.models.hf_parity import assert_parity
@@ -96,7 +102,7 @@ def test_decoder_inputs_are_given_or_made_of_the_labels_as_the_model_makes_them(
 
 
 def test_the_embedding_is_drawn_as_t5_draws_it() -> None:
-    """By the model around it, with another deviation than an embedding's own."""
+    """With a deviation of 1, and not of 0.02."""
     weights = HuggingFaceModel.from_config(T5Config(**{**T5, "vocab_size": 5000})).build_stage(0, 1, seed=0, device=CPU)
     assert weights.weights["shared.weight"].std().item() == pytest.approx(1.0, rel=0.02)
 
@@ -157,3 +163,26 @@ def test_labels_reach_a_decoder_on_every_stage() -> None:
     del batch["labels"]
     with pytest.raises(ModelError, match="a decoder without 'decoder_input_ids' reads 'labels'"):
         first.module(None, batch)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "gpt2"])
+def test_pretrained_weights_of_other_families(family: str, tmp_path: Path) -> None:
+    """Tied weights are stored once, and each stage that uses one has its values (sglang PR #15890)."""
+    config = {
+        "t5": T5Config(**T5),
+        "bart": BartConfig(**BART),
+        "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=64),
+    }[family]
+    torch.manual_seed(2)
+    maker = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    saved = maker.from_config(config)
+    saved.save_pretrained(tmp_path)
+    model = load_model(ModelConfig(hf=str(tmp_path), from_pretrained=True))
+    last = len(model.layer_names)
+    found = {}
+    for first, end in ((0, 2), (2, last)):
+        stage = model.build_stage(first, end, seed=0, device=CPU)
+        for name, weight in stage.weights.items():
+            assert torch.equal(weight, saved.get_parameter(name)), name
+        found |= stage.weights
+    assert found.keys() == dict(saved.named_parameters()).keys()
