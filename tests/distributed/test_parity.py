@@ -25,14 +25,14 @@ PAIRS = (
 )
 
 
-def cases(ranks: int) -> list[tuple[str, str, str, str]]:
-    """Schedule, recomputation, tie, dtype. On one rank, and with several stages a rank, every two of them together."""
-    every = list(product(("none", "full"), ("true", "false"), ("float64", "float32")))
+def cases(ranks: int, settings: str) -> list[tuple[str, str, str, str]]:
+    """Schedule, recomputation, tie, dtype: every two of the settings together, or all of their product."""
+    product_of_all = tuple(product(("none", "full"), ("true", "false"), ("float64", "float32")))
     return [
         (name, *case)
         for name in RUNNABLE
         if fits(REGISTRY[name], ranks, 4, REGISTRY[name].chunks, {})
-        for case in (every if ranks > 1 and REGISTRY[name].chunks == 1 else PAIRS)
+        for case in {"pairs": PAIRS, "product": product_of_all}[settings]
     ]
 
 
@@ -51,8 +51,10 @@ def config(text: Path, *more: str) -> RunConfig:
     return load_run(None, overrides=[*tiny, f"data.source={text}", "batch.microbatch_size=1", *more])
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("settings", ["pairs", pytest.param("product", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, text: Path) -> None:
+def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, settings: str, text: Path) -> None:
     configs = [
         config(
             text,
@@ -61,10 +63,10 @@ def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, text:
             *(f"model.config.tie_word_embeddings={tied}", f"model.dtype={dtype}"),
             f"model.config.num_hidden_layers={_blocks(name)}",
         )
-        for name, recompute, tied, dtype in cases(ranks)
+        for name, recompute, tied, dtype in cases(ranks, settings)
     ]
     reports = on_ranks("verify_all", configs, num_ranks=ranks)[0]
-    for case, report in zip(cases(ranks), reports, strict=True):
+    for case, report in zip(cases(ranks, settings), reports, strict=True):
         assert report.parity, (case, report.failures)
         tied = case[2] == "true"
         assert len(report.gradients) == 9 * _blocks(case[0]) + (2 if tied else 3)
