@@ -16,7 +16,7 @@ import json
 import logging
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from fullbore.models.auxiliary import collecting
 from fullbore.models.enter import enter
 from fullbore.models.families import BLOCKS
 from fullbore.models.hugging_face import HuggingFaceModel
-from fullbore.models.layered import BuiltStage, Microbatch, TensorSpec
+from fullbore.models.layered import BuiltStage, Microbatch, TensorSpec, WholeModel
 from fullbore.models.shrink import certain, narrow, shallow
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
@@ -130,13 +130,15 @@ def sweep(case: Case) -> Row:
 
 def _judge(case: Case, model: HuggingFaceModel) -> Row:
     last = len(model.layer_names)
+    whole, values = _whole(model)
     batches = [_batch(model, padded=padded) for padded in (False, True)]
+    expected = [_reference(model, whole, batch) for batch in batches]
     found = 0.0
     for cuts in ([last // 2], [last // 3, 2 * last // 3], [1, last - 1]):
-        for batch in batches:
-            bounds = itertools.pairwise([0, *cuts, last])
-            stages = [model.build_stage(first, end, seed=1, device=CPU) for first, end in bounds]
-            found = max(found, _compare(model, stages, batch))
+        bounds = itertools.pairwise([0, *cuts, last])
+        stages = [model.build_stage(first, end, seed=1, device=CPU) for first, end in bounds]
+        for batch, reference in zip(batches, expected, strict=True):
+            found = max(found, _compare(model, stages, batch, values=values, expected=reference))
     crossing = max(
         (model.boundary(layer, batches[0]).tensors for layer in range(1, last)),
         key=lambda tensors: (len(tensors), sum(spec.num_bytes for spec in tensors)),
@@ -169,29 +171,54 @@ def _batch(model: HuggingFaceModel, *, padded: bool) -> Microbatch:
     )
 
 
-def _compare(model: HuggingFaceModel, stages: Sequence[BuiltStage], batch: Microbatch) -> float:
-    """The largest relative difference between the stages and the whole."""
-    for stage in stages:
-        _perturb(stage)
+def _whole(model: HuggingFaceModel) -> tuple[WholeModel, dict[str, Tensor]]:
+    """The model of transformers, and values for all its tensors: starting values would hide what is added twice."""
+    stage = model.build_stage(0, len(model.layer_names), seed=1, device=CPU)
+    values = {name: buffer.clone() for name, buffer in stage.buffers.items()}
+    for name, weight in stage.weights.items():
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        noise = 0.1 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        values[name] = weight.detach() + noise
     whole = model.whole()
-    own = dict(whole.module.named_parameters())
+    _fill((*whole.module.named_parameters(), *whole.module.named_buffers()), values)
+    return whole, values
+
+
+def _fill(tensors: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
-        for stage in stages:
-            for name, weight in stage.weights.items():
-                own[name].copy_(weight)
-    before = {name: buffer.clone() for stage in stages for name, buffer in stage.buffers.items()}
-    with torch.no_grad():
-        for name, buffer in whole.module.named_buffers():
-            if name in before:
-                buffer.copy_(before[name])
+        for name, tensor in tensors:
+            if name in values:
+                tensor.copy_(values[name])
+
+
+def _reference(model: HuggingFaceModel, whole: WholeModel, batch: Microbatch) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits and gradients of the unsplit model."""
+    whole.module.zero_grad()
     with collecting() as added:
         output = whole.call(batch)
         _loss(model, output, added, batch).backward()
-    expected = {name: p.grad for name, p in own.items() if p.grad is not None}
+    gradients = {name: p.grad.clone() for name, p in whole.module.named_parameters() if p.grad is not None}
+    return output.detach(), gradients
+
+
+def _compare(
+    model: HuggingFaceModel,
+    stages: Sequence[BuiltStage],
+    batch: Microbatch,
+    *,
+    values: Mapping[str, Tensor],
+    expected: tuple[Tensor, Mapping[str, Tensor]],
+) -> float:
+    """The largest relative difference between the stages and the whole."""
+    for stage in stages:
+        _fill((*stage.weights.items(), *stage.buffers.items()), values)
+        for weight in stage.weights.values():
+            weight.grad = None
     result, gradients = _run(model, stages, batch)
-    assert gradients.keys() == expected.keys(), f"other gradients: {sorted(gradients.keys() ^ expected.keys())}"
-    pairs = [(result, output.detach()), *((gradients[name], expected[name]) for name in expected)]
-    assert all(torch.equal(b, before[name]) for stage in stages for name, b in stage.buffers.items())
+    logits, reference = expected
+    assert gradients.keys() == reference.keys(), f"other gradients: {sorted(gradients.keys() ^ reference.keys())}"
+    assert all(torch.equal(buffer, values[name]) for stage in stages for name, buffer in stage.buffers.items())
+    pairs = [(result, logits), *((gradients[name], gradient) for name, gradient in reference.items())]
     return max(_difference(one, other) for one, other in pairs)
 
 
@@ -224,15 +251,6 @@ def _run(model: HuggingFaceModel, stages: Sequence[BuiltStage], batch: Microbatc
 def _loss(model: HuggingFaceModel, output: Tensor, added: Sequence[Tensor], batch: Microbatch) -> Tensor:
     loss = model.objective.loss_sum(output, batch) / model.objective.count(batch)
     return loss + sum(added, start=loss.new_zeros(()))
-
-
-def _perturb(stage: BuiltStage) -> None:
-    """Weights of one name get the same numbers on every stage."""
-    with torch.no_grad():
-        for name, weight in stage.weights.items():
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            weight.grad = None
-            weight += 0.1 * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
 
 
 def _difference(one: Tensor, other: Tensor) -> float:

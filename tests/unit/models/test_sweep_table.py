@@ -15,18 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from fullbore.models.families import BLOCKS, UNSPLITTABLE
 
 ROOT = Path(__file__).parents[3]
-SAMPLE = (
-    "llama",
-    "granite",
-    "gemma3n_text",
-    "glm_moe_dsa",
-    "deepseek_v4",
-    "qwen3_next",
-    "gpt2",
-    "t5",
-    "bart",
-    "mixtral",
-)
+SAMPLE = ("llama", "apertus", "cohere2", "deepseek_v4", "falcon", "hy_v4", "olmo", "qwen3_next")
 
 
 def table() -> dict[str, str]:
