@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,7 @@ def test_the_device_check_says_why_it_is_skipped_and_checks_what_needs_no_gpu() 
         assert "no CUDA device" in json.loads(done.stdout)["skipped"]
 
 
+@pytest.mark.slow
 def test_the_runtimes_are_compared_in_pairs_at_the_makespans_that_the_formulas_give() -> None:
     rows = answer("runtime_overhead.py", "--cells", "1f1b,p=2,m=8,4KiB,jitter=0;", "--rounds", "1")["rows"]
     assert [(row["schedule"], row["system"], row["simulated_ms"]) for row in rows] == [
@@ -56,6 +58,7 @@ def test_the_runtimes_are_compared_in_pairs_at_the_makespans_that_the_formulas_g
     assert all(row["step_ms"] > row["simulated_ms"] for row in rows)
 
 
+@pytest.mark.slow
 def test_every_system_trains_to_the_same_loss_before_it_is_timed() -> None:
     arguments = ("--small", "--tokens", "16", "--rounds", "1", "--systems", "one;hand;torch;fullbore")
     rows = answer("throughput.py", *arguments)["rows"]
@@ -79,6 +82,7 @@ def test_recording_is_measured_against_a_step_that_records_nothing() -> None:
     assert min(row["recorded_ms"], row["unrecorded_ms"]) > 50
 
 
+@pytest.mark.slow
 def test_packing_recovers_most_of_what_uneven_documents_cost() -> None:
     """Simulated, where no other work on the machine counts; the real row only runs."""
     real, *simulated = answer("packing.py", "--small", "--batches", "2", "--length", "512")["rows"]
