@@ -52,6 +52,19 @@ def earlier(
     return Earlier(Block(), part="block", flow=flow(overwritten=overwritten), passage=passage, hidden_size=4)
 
 
+def test_it_does_not_run_what_another_stage_has_wrapped() -> None:
+    """A model that came with weights is cut in place, so its modules carry the wrappers of the stage that runs them."""
+    original, ran = Block(), []
+    inner = original.forward
+    original.forward = lambda *args: (ran.append("the original"), inner(*args))[1]
+    passage = Passage(blank=0.0)
+    passage.begin({HIDDEN: torch.full((2, 3), 7.0)}, device=torch.device("cpu"))
+    stand_in = Earlier(original, part="block", flow=flow(), passage=passage, hidden_size=4)
+    hidden, _ = stand_in(torch.ones(2, 3), None, keys={})
+    assert torch.equal(hidden, torch.full((2, 3), 7.0))
+    assert ran == []
+
+
 def test_it_answers_for_plain_attributes_and_holds_no_tensor() -> None:
     stand_in = earlier()
     assert (stand_in.attention_type, stand_in.layer_index) == ("sliding_attention", 3)
