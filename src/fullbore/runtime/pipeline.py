@@ -15,9 +15,8 @@ Started by torchrun, each process holds one pipeline rank; started alone, it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
@@ -26,27 +25,22 @@ from torch import Tensor, nn
 
 from fullbore.errors import ConfigError, ModelError
 from fullbore.ids import Rank, StageIndex
-from fullbore.ir.action import Kind, Message, Payload
 from fullbore.ir.lower import lower
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
 from fullbore.models.auxiliary import num_samples
-from fullbore.models.compiled import apply_compile
-from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective
+from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
-from fullbore.models.randomness import RandomKeys, apply_keys
-from fullbore.models.recompute import apply_recompute
-from fullbore.models.share import share_weights
 from fullbore.runtime.agreement import require_same, same_microbatches
 from fullbore.runtime.batch import Batch, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
 from fullbore.runtime.cut import edges_of, schedule_for
 from fullbore.runtime.device import Device, open_device
-from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
+from fullbore.runtime.local_stages import LocalStages
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
 from fullbore.runtime.outputs import Output, OutputTap
@@ -137,37 +131,36 @@ class Pipeline:
         )
 
         placement = self.schedule.placement
-        self._undo: list[Callable[[], None]] = []
         self._spans = SpanList()
         told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
         self._recorder = StepRecorder(self._device, told, rank=self.rank, board=board)
-        self._keys = RandomKeys(seed, device=self._device.torch_device)
-        here = placement.stages_of(Rank(self.rank))
-        self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
-        self._weights = {name: w for stage in self._stages.values() for name, w in stage.weights.items()}
+        self._stages = LocalStages(
+            self._model,
+            edges=self._edges,
+            here=placement.stages_of(Rank(self.rank)),
+            seed=seed,
+            device=self._device,
+            recompute=recompute,
+            compile=compile,
+            recorder=self._recorder,
+        )
+        self._weights = self._stages.weights
         self._trainable = Trainable(self._weights)
         half = any(weight.dtype == torch.float16 for weight in self._weights.values())
         self._loss_scaler = LossScaler() if self._mesh.max([float(half)])[0] else None
         self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
-        self._guard = StepGuard((stage.module for stage in self._stages.values()), scaler=self._loss_scaler)
-        owner_of_layer = [placement.rank_of(StageIndex(s)) for s in range(len(self._edges) - 1) for _ in self._span(s)]
+        self._guard = StepGuard(self._stages.modules, scaler=self._loss_scaler)
+        owner_of_layer = [
+            placement.rank_of(StageIndex(stage))
+            for stage, count in enumerate(self.layers_per_stage)
+            for _ in range(count)
+        ]
         self._tied = TiedGradients(self._model.tied, rank_of_layer=owner_of_layer, mesh=self._mesh, timeout_s=timeout_s)
 
         self._tied.make_equal(self._weights)
 
-        last = StageIndex(self.schedule.num_stages - 1)
         self._tap = OutputTap(self._objective)
-        ends = {stage: self._tap.objective if stage == last else None for stage in self._stages}
-        self._training = {
-            stage: EagerEngine(
-                built.module,
-                entrance=None if stage == 0 else partial(self._model.boundary, self._edges[stage]),
-                exit=None if stage == last else partial(self._model.boundary, self._edges[stage + 1]),
-                objective=ends[stage],
-                keys=self._keys,
-            )
-            for stage, built in self._stages.items()
-        }
+        self._training = self._stages.training_engines(self._tap.objective)
         program = lower(self.schedule)
         self._transport = self._mesh.together(
             lambda: TorchTransport(
@@ -183,18 +176,18 @@ class Pipeline:
             rank=self.rank,
             engines=self._training,
             transport=self._transport,
-            boundary_of=self._boundary_of,
+            boundary_of=self._stages.boundary_of,
             device=self._device.torch_device,
             recorder=self._recorder,
             board=board,
             timeout_s=timeout_s,
         )
         self._evaluation = Evaluation(
-            {s: EvaluationEngine(built.module, objective=ends[s]) for s, built in self._stages.items()},
+            self._stages.evaluation_engines(self._tap.objective),
             placement=placement,
             rank=self.rank,
             transport=self._transport,
-            boundary_of=self._boundary_of,
+            boundary_of=self._stages.boundary_of,
             device=self._device,
             board=board,
             timeout_s=timeout_s,
@@ -250,11 +243,11 @@ class Pipeline:
 
     def buffers(self) -> dict[str, Tensor]:
         """This rank's buffers under their full names."""
-        return {name: buffer for stage in self._stages.values() for name, buffer in stage.buffers.items()}
+        return self._stages.buffers
 
     def modules(self) -> tuple[nn.Module, ...]:
         """This rank's stages, in model order."""
-        return tuple(stage.module for stage in self._stages.values())
+        return self._stages.modules
 
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated gradients, float32 or wider, under the same names."""
@@ -392,8 +385,7 @@ class Pipeline:
             return
         self._released = True
         self._recorder.end_step()
-        for undo in reversed(self._undo):
-            undo()
+        self._stages.release()
         self._mesh.sum([0.0])  # nobody closes a lane that another still reads from
         self._transport.close()
         self._gradients.close()
@@ -411,21 +403,6 @@ class Pipeline:
     ) -> None:
         if error is None:
             self.close()
-
-    def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str], compile: bool) -> BuiltStage:
-        built = self._model.build_stage(
-            self._edges[stage], self._edges[stage + 1], seed=seed, device=self._device.torch_device
-        )
-        known = set(self._model.layer_names)
-        for name in recompute:
-            if name not in known:
-                raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(self._model.layer_names)}")
-        if compile:
-            self._undo.append(apply_compile(built.layer_modules, device=self._device.torch_device))
-        self._undo.append(apply_keys(built.parts, self._keys))
-        here = [name for name in recompute if name in built.layers]
-        self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
-        return built
 
     def _cut(self, batch: Batch, *, number: int | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
@@ -450,13 +427,6 @@ class Pipeline:
         self._failed = True
         yield
         self._failed = False
-
-    def _span(self, stage: int) -> range:
-        return range(self._edges[stage], self._edges[stage + 1])
-
-    def _boundary_of(self, message: Message, microbatch: Microbatch) -> Boundary:
-        layer = self._edges[message.stage + (1 if message.payload is Payload.ACTIVATION else 0)]
-        return self._model.boundary(layer, microbatch)
 
     def _on_device(self, microbatches: Sequence[Microbatch]) -> list[Microbatch]:
         target = self._device.torch_device

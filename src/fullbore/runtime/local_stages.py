@@ -1,0 +1,117 @@
+"""LocalStages: the stages of one rank, built and wrapped, with what a layer number means for them.
+
+Compiling, random keys and recomputation wrap a layer's forward, in this order from the inside out, and are taken off
+again in the reverse one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor, nn
+
+from fullbore.errors import ModelError
+from fullbore.ids import StageIndex
+from fullbore.ir.action import Kind, Message, Payload
+from fullbore.models.compiled import apply_compile
+from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
+from fullbore.models.randomness import RandomKeys, apply_keys
+from fullbore.models.recompute import apply_recompute
+from fullbore.models.share import share_weights
+from fullbore.runtime.device import Device
+from fullbore.runtime.eager import EagerEngine, EvaluationEngine
+from fullbore.runtime.recorder import StepRecorder
+
+__all__ = ["LocalStages"]
+
+
+class LocalStages:
+    """Built once; `release` gives the model's modules back as they came."""
+
+    def __init__(
+        self,
+        model: LayeredModel,
+        *,
+        edges: Sequence[int],
+        here: Sequence[StageIndex],
+        seed: int,
+        device: Device,
+        recompute: Sequence[str],
+        compile: bool,
+        recorder: StepRecorder,
+    ) -> None:
+        """``edges``: the first layer of every stage of the pipeline, and the number of layers at the end.
+
+        Raises:
+            ModelError: a layer to recompute that the model does not have, or one that cannot be wrapped.
+        """
+        for name in recompute:
+            if name not in model.layer_names:
+                raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(model.layer_names)}")
+        self._model = model
+        self._edges = tuple(edges)
+        self._device = device
+        self._recorder = recorder
+        self._keys = RandomKeys(seed, device=device.torch_device)
+        self._undo: list[Callable[[], None]] = []
+        self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
+
+    @property
+    def weights(self) -> dict[str, nn.Parameter]:
+        """Under their full names in the whole model."""
+        return {name: weight for stage in self._stages.values() for name, weight in stage.weights.items()}
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """Under their full names in the whole model."""
+        return {name: buffer for stage in self._stages.values() for name, buffer in stage.buffers.items()}
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """In model order."""
+        return tuple(stage.module for stage in self._stages.values())
+
+    def training_engines(self, objective: Objective) -> dict[StageIndex, EagerEngine]:
+        """One for each stage; ``objective`` is for the last one of the model."""
+        return {
+            stage: EagerEngine(
+                built.module,
+                entrance=None if stage == 0 else partial(self._model.boundary, self._edges[stage]),
+                exit=None if self._is_last(stage) else partial(self._model.boundary, self._edges[stage + 1]),
+                objective=objective if self._is_last(stage) else None,
+                keys=self._keys,
+            )
+            for stage, built in self._stages.items()
+        }
+
+    def evaluation_engines(self, objective: Objective) -> dict[StageIndex, EvaluationEngine]:
+        """As `training_engines`, over the same modules."""
+        return {
+            stage: EvaluationEngine(built.module, objective=objective if self._is_last(stage) else None)
+            for stage, built in self._stages.items()
+        }
+
+    def boundary_of(self, message: Message, microbatch: Microbatch) -> Boundary:
+        """What crosses where a message goes, between any two stages of the pipeline."""
+        layer = self._edges[message.stage + (1 if message.payload is Payload.ACTIVATION else 0)]
+        return self._model.boundary(layer, microbatch)
+
+    def release(self) -> None:
+        """Take everything off the modules."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _is_last(self, stage: StageIndex) -> bool:
+        return stage == len(self._edges) - 2
+
+    def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str], compile: bool) -> BuiltStage:
+        device = self._device.torch_device
+        built = self._model.build_stage(self._edges[stage], self._edges[stage + 1], seed=seed, device=device)
+        if compile:
+            self._undo.append(apply_compile(built.layer_modules, device=device))
+        self._undo.append(apply_keys(built.parts, self._keys))
+        here = [name for name in recompute if name in built.layers]
+        self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
+        return built
