@@ -28,16 +28,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from fractions import Fraction
 from itertools import count
 
-from fullbore.costs.stage import StageCost
 from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Overlap, Schedule
 from fullbore.schedules.entry import ScheduleEntry
+from fullbore.schedules.formulas import fill_span
 from fullbore.schedules.sizes import Sizes
 
 __all__ = ["ENTRY", "DualOrder"]
@@ -142,13 +141,6 @@ def _peak(sizes: Sizes, rank: int) -> int:
     return 2 * sizes.num_ranks + 1
 
 
-def _span(sizes: Sizes, share: StageCost) -> Fraction | None:
-    """DualPipe's formula for twice the ranks, with F&B = F + B, where it is exact; a chunk takes half a share."""
-    if not share.forward == share.backward_input == share.backward_weight:
-        return None
-    return Fraction(sizes.num_microbatches * share.total + (sizes.num_ranks - 1) * share.forward)
-
-
 ENTRY = ScheduleEntry(
     name=_NAME,
     summary="a V whose forwards and backwards run in pairs that hide each other's transfers",
@@ -160,5 +152,5 @@ ENTRY = ScheduleEntry(
     chunks=2,
     splits_backward=True,
     peak=_peak,
-    span=_span,
+    span=fill_span,  # DualPipe's formula for twice the ranks, with F&B = F + B; a chunk takes half a share
 )

@@ -13,7 +13,7 @@ from fractions import Fraction
 from fullbore.costs.stage import StageCost
 from fullbore.schedules.sizes import Sizes, require_sizes
 
-__all__ = ["bubble_fraction", "bubble_overhead", "fill_and_drain_span", "utilisation"]
+__all__ = ["bubble_fraction", "bubble_overhead", "fill_and_drain_span", "fill_span", "utilisation"]
 
 
 def bubble_fraction(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -> Fraction:
@@ -36,3 +36,10 @@ def utilisation(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -
 def fill_and_drain_span(sizes: Sizes, share: StageCost) -> Fraction:
     """(m + (p - 1) / v) slots of F + B: the pipe fills for p - 1 chunks' time, then a microbatch leaves every slot."""
     return share.total * (sizes.num_microbatches + Fraction(sizes.num_ranks - 1, sizes.num_chunks))
+
+
+def fill_span(sizes: Sizes, share: StageCost) -> Fraction | None:
+    """m slots of F + I + W and p - 1 of F: weight gradients fill the drain, and only filling is left; for F = I = W."""
+    if not share.forward == share.backward_input == share.backward_weight:
+        return None
+    return Fraction(sizes.num_microbatches * share.total + (sizes.num_ranks - 1) * share.forward)

@@ -17,14 +17,12 @@ together, which a norm over all ranks or a reduction before the update prevents.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
-from fullbore.costs.stage import StageCost
 from fullbore.errors import ScheduleError
 from fullbore.ids import StageIndex
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.entry import ScheduleEntry
+from fullbore.schedules.formulas import fill_span
 from fullbore.schedules.sizes import Sizes
 from fullbore.schedules.zero_bubble_h1 import zero_bubble_order
 
@@ -58,12 +56,6 @@ def _peak(sizes: Sizes, rank: int) -> int:
     return 2 * sizes.num_ranks - 1
 
 
-def _span(sizes: Sizes, share: StageCost) -> Fraction | None:
-    if not share.forward == share.backward_input == share.backward_weight:
-        return None
-    return Fraction(sizes.num_microbatches * share.total + (sizes.num_ranks - 1) * share.forward)
-
-
 ENTRY = ScheduleEntry(
     name=_NAME,
     summary="ZB-H1 with twice the warmup: no rank idles between its first and last action; twice the memory",
@@ -73,5 +65,5 @@ ENTRY = ScheduleEntry(
     check=_check,
     splits_backward=True,
     peak=_peak,
-    span=_span,
+    span=fill_span,
 )
