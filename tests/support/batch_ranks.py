@@ -17,11 +17,10 @@ from fullbore.models.layered import LayeredModel, Microbatch, Objective
 from fullbore.models.next_token import next_token_objective
 from fullbore.models.sequential import sequential_model
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker, launch
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.schedules.registry import get
-from tests.support.ranks import PRELOAD, group
+from tests.support.scenarios import run_scenarios
 
 VOCABULARY = 97
 IGNORED = -100
@@ -42,16 +41,7 @@ class Trained:
 
 def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
     """Results by rank of functions of this module, by name."""
-    by_rank = launch("tests.support.batch_ranks:run_all", names, num_ranks=num_ranks, preload=PRELOAD)
-    return {name: [results[name] for results in by_rank] for name in names}
-
-
-def run_all(worker: Worker, names: Sequence[str]) -> dict[str, Any]:
-    mesh = group(worker)
-    found = {name: globals()[name](mesh) for name in names}
-    mesh.sum([0.0])
-    mesh.close()
-    return found
+    return run_scenarios(__name__, *names, num_ranks=num_ranks)
 
 
 def tiny_llama(**more: Any) -> Any:

@@ -18,13 +18,13 @@ from fullbore.models.load import layered
 from fullbore.models.next_token import next_token_objective
 from fullbore.runtime.batch import split_batch
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker, launch
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.verify.reference import Observed, run_reference
 from tests.support import chains
-from tests.support.ranks import PRELOAD, SQUARED_ERROR, chain_batch, chain_model, group
+from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model
+from tests.support.scenarios import run_scenarios
 
 SGD = OptimizerConfig(name="sgd", lr=0.05, weight_decay=0.0, clip_norm=0.5)
 ADAMW = OptimizerConfig(lr=0.01, clip_norm=1.0)
@@ -32,16 +32,7 @@ ADAMW = OptimizerConfig(lr=0.01, clip_norm=1.0)
 
 def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
     """Results by rank of functions of this module, by name."""
-    by_rank = launch("tests.support.number_ranks:run_all", names, num_ranks=num_ranks, preload=PRELOAD)
-    return {name: [results[name] for results in by_rank] for name in names}
-
-
-def run_all(worker: Worker, names: Sequence[str]) -> dict[str, Any]:
-    mesh = group(worker)
-    found = {name: globals()[name](mesh) for name in names}
-    mesh.sum([0.0])
-    mesh.close()
-    return found
+    return run_scenarios(__name__, *names, num_ranks=num_ranks)
 
 
 @dataclass(frozen=True)
