@@ -191,7 +191,7 @@ class Recorded(nn.Module):
 def stand_in_attributes(module: nn.Module, original: nn.Module) -> None:
     """Give ``module`` the plain attributes of the one it stands for.
 
-    A ``forward`` among them wraps the original for another stage of this process (keys, recomputation), and would run it.
+    A ``forward`` among them wraps the original for another stage of this process (keys, recomputation); it would run.
     """
     for name, value in vars(original).items():
         if name == "forward" or name.startswith("_"):

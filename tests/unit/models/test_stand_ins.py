@@ -56,7 +56,7 @@ def test_it_does_not_run_what_another_stage_has_wrapped() -> None:
     """A model that came with weights is cut in place, so its modules carry the wrappers of the stage that runs them."""
     original, ran = Block(), []
     inner = original.forward
-    original.forward = lambda *args: (ran.append("the original"), inner(*args))[1]
+    original.forward = lambda *args, **more: (ran.append("the original"), inner(*args, **more))[1]
     passage = Passage(blank=0.0)
     passage.begin({HIDDEN: torch.full((2, 3), 7.0)}, device=torch.device("cpu"))
     stand_in = Earlier(original, part="block", flow=flow(), passage=passage, hidden_size=4)
