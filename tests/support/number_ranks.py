@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import fullbore
 from fullbore.config.run import OptimizerConfig
 from fullbore.errors import FullboreError
 from fullbore.models.layered import Objective
@@ -23,6 +22,7 @@ from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.verify.reference import Observed, run_reference
 from tests.support import chains
+from tests.support.number_models import language_model, mlp4, tokens
 from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model
 from tests.support.scenarios import run_scenarios
 
@@ -125,68 +125,6 @@ def _copies_are_equal(pipeline: Pipeline, mesh: Mesh) -> bool:
             if not torch.equal(held.setdefault(name, tensor), tensor):
                 return False
     return True
-
-
-# Models
-
-
-class Penalised(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, value: Tensor) -> Tensor:
-        hidden = torch.tanh(self.linear(value))
-        fullbore.auxiliary_loss(0.01 * hidden.square().mean())
-        return hidden
-
-
-def mlp4() -> nn.Sequential:
-    """Layer 1, of stage 0, adds 0.01 * mean(h^2) to the objective."""
-    torch.manual_seed(2)
-    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
-    return nn.Sequential(layers[0], Penalised(), *layers[2:]).double()
-
-
-class Head(nn.Module):
-    """The embedding's weight once more."""
-
-    def __init__(self, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.weight = embedding.weight
-
-    def forward(self, value: Tensor) -> Tensor:
-        return value @ self.weight.T
-
-
-def language_model(*, tied: bool = True, dtype: torch.dtype = torch.float64, width: int = 32) -> nn.Sequential:
-    """Vocabulary 97; four blocks with a residual; the head is the embedding's weight where tied."""
-    torch.manual_seed(8)
-    embedding = nn.Embedding(97, width)
-    nn.init.normal_(embedding.weight, std=0.1)
-    blocks = [Block(width) for _ in range(4)]
-    head = Head(embedding) if tied else nn.Linear(width, 97, bias=False)
-    return nn.Sequential(embedding, *blocks, head).to(dtype)
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 2 * width)
-        self.down = nn.Linear(2 * width, width)
-
-    def forward(self, value: Tensor) -> Tensor:
-        output: Tensor = value + self.down(torch.tanh(self.up(self.norm(value))))
-        return output
-
-
-def tokens(rows: int = 8, *, seed: int = 1) -> dict[str, Tensor]:
-    drawn = torch.randint(0, 97, (rows, 13), generator=torch.Generator().manual_seed(seed))
-    return {"inputs": drawn[:, :-1], "labels": drawn[:, 1:]}
-
-
-# Scenarios
 
 
 def auxiliary_losses(mesh: Mesh) -> dict[int, Run]:

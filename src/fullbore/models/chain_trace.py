@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from fullbore.errors import ModelError
+from fullbore.errors import FullboreError, ModelError
 from fullbore.models.auxiliary import collecting
 from fullbore.models.layer import Layer
 from fullbore.models.layered import Boundary, Microbatch, TensorSpec
@@ -70,7 +70,9 @@ class ChainTrace:
             for layer, module in zip(self._layers, modules, strict=True):
                 try:
                     value = module.to("meta")(value)
-                except (RuntimeError, NotImplementedError, TypeError, IndexError, AttributeError) as error:
+                except FullboreError:
+                    raise
+                except Exception as error:  # whatever a layer of the user's raises on what it cannot take
                     raise ModelError(
                         f"layer {layer.name!r} of {self._kind} cannot take what the layer before it gives "
                         f"({_describe(value)}): {error}"

@@ -87,6 +87,19 @@ def test_a_layer_that_does_not_fit_is_named() -> None:
         model.boundary(1, BATCH)
 
 
+class Particular(nn.Module):
+    """Raises something of its own."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        raise ValueError(f"odd width {value.shape[-1]}")
+
+
+def test_whatever_a_layer_raises_on_what_it_is_given_names_the_layer() -> None:
+    model = sequential_model(nn.Sequential(nn.Linear(6, 6), Particular()))
+    with pytest.raises(ModelError, match=r"layer '1' of Sequential cannot take .*odd width 6"):
+        model.boundary(1, BATCH)
+
+
 def test_a_layer_that_cannot_take_a_tuple_is_named() -> None:
     model = sequential_model(nn.Sequential(nn.LSTM(6, 6), nn.Linear(6, 6)))
     with pytest.raises(ModelError, match="'1' of Sequential cannot take what the layer before it gives"):
