@@ -15,6 +15,8 @@ Started by torchrun, each process holds one pipeline rank; started alone, it is 
 from __future__ import annotations
 
 import math
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -37,11 +39,13 @@ from fullbore.models.load import AnyModel, layered
 from fullbore.models.randomness import RandomKeys, apply_keys
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
+from fullbore.models.weight_queue import Deferral
+from fullbore.models.weight_registry import apply_weight_splits
 from fullbore.runtime.agreement import require_same, same_microbatches
 from fullbore.runtime.batch import Batch, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
-from fullbore.runtime.cut import edges_of, schedule_for
+from fullbore.runtime.cut import edges_of, schedule_for, split_microbatches
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.evaluation import Evaluation
@@ -142,8 +146,11 @@ class Pipeline:
         told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
         self._recorder = StepRecorder(self._device, told, rank=self.rank, board=board)
         self._keys = RandomKeys(seed, device=self._device.torch_device)
+        self._deferrals: dict[StageIndex, Deferral] = {}
+        self._whole: Counter[str] = Counter()
         here = placement.stages_of(Rank(self.rank))
         self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
+        self._say_what_stays_whole()
         self._weights = {name: w for stage in self._stages.values() for name, w in stage.weights.items()}
         self._trainable = Trainable(self._weights)
         half = any(weight.dtype == torch.float16 for weight in self._weights.values())
@@ -165,6 +172,8 @@ class Pipeline:
                 exit=None if stage == last else partial(self._model.boundary, self._edges[stage + 1]),
                 objective=ends[stage],
                 keys=self._keys,
+                deferral=self._deferrals.get(stage),
+                split=split_microbatches(self.schedule, stage),
             )
             for stage, built in self._stages.items()
         }
@@ -223,6 +232,11 @@ class Pipeline:
     def peak_activations(self) -> int:
         """Most stage-microbatches whose activations this rank has held at once."""
         return self._step_executor.peak_activations
+
+    @property
+    def peak_held_bytes(self) -> int:
+        """Most bytes this rank has kept at once between the two halves of split backwards."""
+        return self._step_executor.peak_held_bytes
 
     @property
     def tied_here(self) -> tuple[str, ...]:
@@ -420,12 +434,34 @@ class Pipeline:
         for name in recompute:
             if name not in known:
                 raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(self._model.layer_names)}")
+        if split_microbatches(self.schedule, stage):
+            deferral = self._deferrals[stage] = Deferral()
+            compiled = tuple(built.layer_modules.values()) if compile else ()
+            undo, whole = apply_weight_splits(built.module, deferral, leave=compiled)
+            self._undo.append(undo)
+            self._whole.update(whole)
         if compile:
             self._undo.append(apply_compile(built.layer_modules, device=self._device.torch_device))
         self._undo.append(apply_keys(built.parts, self._keys))
         here = [name for name in recompute if name in built.layers]
         self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
         return built
+
+    def _say_what_stays_whole(self) -> None:
+        """Which classes, on any rank, do their full backward at I; said once, by rank 0. All ranks call it."""
+        if not any(split_microbatches(self.schedule, StageIndex(s)) for s in range(self.schedule.num_stages)):
+            return
+        whole: Counter[str] = Counter()
+        for one in self._mesh.gather(dict(self._whole)):
+            whole.update(one)
+        if whole and self.rank == 0:
+            names = ", ".join(f"{name} ({count})" for name, count in sorted(whole.items()))
+            warnings.warn(
+                f"schedule {self.schedule.name} splits backwards, but the backward of these modules stays whole, at I: "
+                f"{names}; nothing is registered for their forward, or they are compiled (see "
+                "fullbore.register_weight_split)",
+                stacklevel=3,
+            )
 
     def _cut(self, batch: Batch, *, number: int | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
