@@ -1,6 +1,9 @@
 """The operations whose backward is split: linear maps, embeddings, norms.
 
 Each half is the operation, on the same operands, that autograd runs for it, so gradients have the same bits.
+
+A norm's weight gradient is one pass over what a linear layer beside it reads hundreds of times. It is put off too, but
+not for so few elements that putting it off takes longer.
 """
 
 from __future__ import annotations
@@ -12,21 +15,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullbore.models.weight_split import Given, WeightSplit
+from fullbore.models.weight_split import Given, OperationSplit, WeightSplit
 
 __all__ = ["SPLITS", "Conv1DSplit", "EmbeddingSplit", "LayerNormSplit", "LinearSplit", "ScaleSplit"]
 
-_ATEN = torch.ops.aten
+_EMBEDDING_BACKWARD = torch.ops.aten.embedding_dense_backward.default
+_LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 
 
-class LinearSplit(WeightSplit):
-    """``y = x W' + b``, W `[out, in]`."""
+_SMALLEST_NORM = 1 << 16
+"""Elements below which the weight gradient of a norm takes less time than what putting it off would."""
+
+
+class _MatrixSplit(OperationSplit):
+    """A product of a matrix of rows `[..., in]` with the weight."""
 
     parameters = ("weight", "bias")
-    autocast = "lower"
 
     def before(self, x: Tensor) -> Tensor | None:
-        return x if x.dim() > 1 else None
+        if x.dim() < 2:
+            return None
+        if torch.is_autocast_enabled(x.device.type) and x.is_floating_point() and x.dtype != torch.float64:
+            return x.to(torch.get_autocast_dtype(x.device.type))
+        return x
+
+
+class LinearSplit(_MatrixSplit):
+    """``y = x W' + b``, W `[out, in]`."""
 
     def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight, bias = weights
@@ -34,59 +49,53 @@ class LinearSplit(WeightSplit):
         kept = (x,) if wanted[0] else ()
         if x.dim() == 2 or x.is_contiguous():
             return F.linear(x, weight, bias), kept
-        flat = F.linear(x.flatten(0, -2), weight, bias)  # without recorded gradients F.linear would not fold it
+        flat = F.linear(x.flatten(0, -2), weight, bias)  # what is not recorded would not be folded
         return flat.view(*x.shape[:-1], flat.shape[-1]), kept
 
-    def input_gradient(self, gradient: Tensor, kept: Sequence[Tensor], weights: Given) -> Tensor:
+    def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
         weight = weights[0]
         assert weight is not None
-        return gradient.matmul(weight)
+        if gradient.is_contiguous():
+            return gradient.matmul(weight)
+        return gradient.flatten(0, -2).mm(weight).view(*gradient.shape[:-1], weight.shape[1])
 
-    def weight_gradients(
-        self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
         if gradient.dim() > 2:
             gradient = gradient.flatten(0, -2)
-        weight = None
-        if wanted[0]:
-            x = kept[0]
-            weight = gradient.t().mm(x if x.dim() == 2 else x.flatten(0, -2))
-        return weight, gradient.sum(0) if wanted[1] else None
+        if not wanted[0]:
+            return (gradient.sum(0),)
+        (x,) = kept
+        weight = gradient.t().mm(x if x.dim() == 2 else x.flatten(0, -2))
+        return (weight, gradient.sum(0)) if wanted[1] else (weight,)
 
 
-class Conv1DSplit(WeightSplit):
+class Conv1DSplit(_MatrixSplit):
     """``y = x W + b``, W `[in, out]`: the linear layer of GPT-2."""
-
-    parameters = ("weight", "bias")
-    autocast = "lower"
-
-    def before(self, x: Tensor) -> Tensor | None:
-        return x if x.dim() > 1 else None
 
     def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
         weight, bias = weights
         assert weight is not None
         assert bias is not None
-        flat = torch.addmm(bias, x.view(-1, x.size(-1)), weight)
-        return flat.view(*x.shape[:-1], flat.shape[-1]), (x,) if wanted[0] else ()
+        rows = x.view(-1, x.size(-1))
+        return torch.addmm(bias, rows, weight).view(*x.shape[:-1], weight.shape[1]), (rows,) if wanted[0] else ()
 
-    def input_gradient(self, gradient: Tensor, kept: Sequence[Tensor], weights: Given) -> Tensor:
+    def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
         weight = weights[0]
         assert weight is not None
+        if gradient.is_contiguous():
+            return gradient.matmul(weight.t())
         return gradient.flatten(0, -2).mm(weight.t()).view(*gradient.shape[:-1], weight.shape[0])
 
-    def weight_gradients(
-        self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None]:
-        flat = gradient.flatten(0, -2)
-        weight = kept[0].flatten(0, -2).t().mm(flat) if wanted[0] else None
-        return weight, flat.sum(0) if wanted[1] else None
+    def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
+        gradient = gradient.flatten(0, -2)
+        if not wanted[0]:
+            return (gradient.sum(0),)
+        weight = kept[0].t().mm(gradient)
+        return (weight, gradient.sum(0)) if wanted[1] else (weight,)
 
 
 class EmbeddingSplit(WeightSplit):
-    """Rows of W by number. No input gradient; the rows' gradients are put together in the second half."""
-
-    autocast = "as it is"
+    """Rows of W by number; their gradients are put together in the second half."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -104,11 +113,8 @@ class EmbeddingSplit(WeightSplit):
         assert weight is not None
         return torch.embedding(weight, x, self._padding, self._by_frequency, False), (x,)
 
-    def input_gradient(self, gradient: Tensor, kept: Sequence[Tensor], weights: Given) -> None:
-        return None
-
     def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor]:
-        made: Tensor = _ATEN.embedding_dense_backward(gradient, kept[0], self._size, self._padding, self._by_frequency)
+        made: Tensor = _EMBEDDING_BACKWARD(gradient, kept[0], self._size, self._padding, self._by_frequency)
         return (made,)
 
 
@@ -116,6 +122,7 @@ class LayerNormSplit(WeightSplit):
     """`torch.nn.LayerNorm`. Autograd's one backward operation, asked for one half at a time."""
 
     parameters = ("weight", "bias")
+    under_autocast = False
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
@@ -123,33 +130,30 @@ class LayerNormSplit(WeightSplit):
         self._shape = list(options.normalized_shape)
         self._eps: float = options.eps
 
+    def before(self, x: Tensor) -> Tensor | None:
+        return x if x.numel() >= _SMALLEST_NORM else None
+
     def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
         output, mean, rstd = torch.native_layer_norm(x, self._shape, weights[0], weights[1], self._eps)
         return output, (x, mean, rstd)
 
-    def input_gradient(self, gradient: Tensor, kept: Sequence[Tensor], weights: Given) -> Tensor:
-        x, mean, rstd = kept
-        made: Sequence[Tensor] = _ATEN.native_layer_norm_backward(
-            gradient, x, self._shape, mean, rstd, *weights, [True, False, False]
-        )
-        return made[0]
-
-    def weight_gradients(
-        self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]
-    ) -> Sequence[Tensor | None]:
+    def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
         x, mean, rstd = kept
         # The operation wants to be told that there are weights; their values play no part in this half.
         weights = [self.module._parameters[name] for name in self.parameters]
-        made: Sequence[Tensor | None] = _ATEN.native_layer_norm_backward(
-            gradient, x, self._shape, mean, rstd, *weights, [False, *wanted]
-        )
-        return made[1:]
+        made: Sequence[Tensor] = _LAYER_NORM_BACKWARD(gradient, x, self._shape, mean, rstd, *weights, [False, *wanted])
+        return [one for one, wants in zip(made[1:], wanted, strict=True) if wants]
 
 
 class ScaleSplit(WeightSplit):
-    """``y = n W`` with n made under autograd: the end of every RMS norm. Subclasses say how n is made."""
+    """``y = n W``: the end of every RMS norm. Subclasses say how n is made."""
 
-    autocast = "as it is"
+    def before(self, x: Tensor) -> Tensor | None:
+        return self.normalized(x) if x.numel() >= _SMALLEST_NORM else None
+
+    def normalized(self, x: Tensor) -> Tensor:
+        """n."""
+        raise NotImplementedError
 
     def factor(self, weight: Tensor) -> Tensor:
         return weight
@@ -158,11 +162,6 @@ class ScaleSplit(WeightSplit):
         weight = weights[0]
         assert weight is not None
         return x * self.factor(weight), (x,)
-
-    def input_gradient(self, gradient: Tensor, kept: Sequence[Tensor], weights: Given) -> Tensor:
-        weight = weights[0]
-        assert weight is not None
-        return gradient * self.factor(weight)
 
     def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor]:
         weight = self.module._parameters["weight"]
@@ -174,8 +173,9 @@ class _RMSNormSplit(ScaleSplit):
     """`torch.nn.RMSNorm` where it is made of single operations: on a CPU."""
 
     def before(self, x: Tensor) -> Tensor | None:
-        if x.device.type != "cpu":
-            return None
+        return super().before(x) if x.device.type == "cpu" else None
+
+    def normalized(self, x: Tensor) -> Tensor:
         options: Any = self.module
         wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
         return F.rms_norm(wide, options.normalized_shape, None, options.eps)
@@ -185,12 +185,12 @@ class _RMSNormSplit(ScaleSplit):
 
 
 class _LlamaNormSplit(ScaleSplit):
-    def before(self, x: Tensor) -> Tensor | None:
+    def normalized(self, x: Tensor) -> Tensor:
         return _normalized(x, self.module).to(x.dtype)
 
 
 class _GptOssNormSplit(ScaleSplit):
-    def before(self, x: Tensor) -> Tensor | None:
+    def normalized(self, x: Tensor) -> Tensor:
         return _normalized(x, self.module)
 
     def after(self, output: Tensor, x: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class _GptOssNormSplit(ScaleSplit):
 
 
 class _T5NormSplit(ScaleSplit):
-    def before(self, x: Tensor) -> Tensor | None:
+    def normalized(self, x: Tensor) -> Tensor:
         options: Any = self.module
         variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
         x = x * torch.rsqrt(variance + options.variance_epsilon)
@@ -209,7 +209,7 @@ class _GemmaNormSplit(ScaleSplit):
     def factor(self, weight: Tensor) -> Tensor:
         return 1.0 + weight.float()
 
-    def before(self, x: Tensor) -> Tensor | None:
+    def normalized(self, x: Tensor) -> Tensor:
         options: Any = self.module
         made: Tensor = options._norm(x.float())
         return made

@@ -116,6 +116,8 @@ class EagerEngine:
         self.first_microbatch = 0
         self.loss_sum = None
         self.auxiliary_loss = None
+        if self._deferral is not None:
+            self._deferral.begin()
 
     @property
     def num_live(self) -> int:

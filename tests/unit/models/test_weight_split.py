@@ -17,6 +17,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.pytorch_utils import Conv1D
 
 from fullbore.errors import ModelError
+from fullbore.models import weight_splits
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.weight_queue import Deferral, WeightQueue
 from fullbore.models.weight_registry import apply_weight_splits, register_weight_split, split_of
@@ -37,6 +38,12 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "t5's rms norm": lambda: MT5LayerNorm(6),
     "gemma's rms norm": lambda: GemmaRMSNorm(6),
 }
+
+
+@pytest.fixture(autouse=True)
+def _small_norms_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the norms of these tests were large."""
+    monkeypatch.setattr(weight_splits, "_SMALLEST_NORM", 1)
 
 
 def drawn(module: nn.Module, *, dtype: torch.dtype) -> nn.Module:
@@ -206,6 +213,7 @@ def test_hooks_of_weights_run() -> None:
     assert torch.equal(*seen)
     for model in (split.reference, split.module):
         model[1].weight.register_hook(lambda gradient: gradient * 2)
+    split.deferral.begin()
     leaf = torch.ones(2, 6, requires_grad=True)
     split.deferral.queue = WeightQueue()
     split.module(leaf).sum().backward()
@@ -229,7 +237,7 @@ def test_without_gradients_or_copied_or_undone_it_is_the_plain_module() -> None:
     assert "forward" not in vars(copy.deepcopy(split.module)) or not hasattr(
         copy.deepcopy(split.module).forward, "split"
     )
-    assert split.module(x).grad_fn.name() == "_SplitBackward"
+    assert split.module(x).grad_fn.name() == "_OperationBackward"
     split.undo()
     assert vars(split.module).keys() == vars(split.reference).keys()
     assert split.module(x).grad_fn.name() == "AddmmBackward0"
@@ -260,9 +268,6 @@ class OwnSplit(WeightSplit):
 
     def run(self, x: Any, weights: Any, wanted: Any) -> Any:
         return x * weights[0], (x,)
-
-    def input_gradient(self, gradient: Any, kept: Any, weights: Any) -> Any:
-        return gradient * weights[0]
 
     def weight_gradients(self, gradient: Any, kept: Any, wanted: Any) -> Any:
         return ((gradient * kept[0]).flatten(0, -2).sum(0),)
@@ -302,6 +307,18 @@ def test_a_module_whose_forward_somebody_replaced_is_left_alone() -> None:
     module.forward = lambda x: x @ module.weight  # type: ignore[method-assign]
     assert split_of(module) is None
     assert split_of(nn.Linear(6, 6)) is not None
+
+
+def test_a_norm_of_few_elements_makes_its_weight_gradient_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Putting it off takes longer than it does."""
+    monkeypatch.undo()
+    for module in (nn.LayerNorm(64), nn.RMSNorm(64), Qwen2RMSNorm(64), GemmaRMSNorm(64)):
+        for rows, owed in ((16, 0), (1024, 1)):
+            split = Split(module)
+            split.deferral.queue = queue = WeightQueue()
+            split.module(torch.randn(rows, 64, requires_grad=True)).square().sum().backward()
+            assert len(queue) == owed
+            split.undo()
 
 
 CONFIGS = {**FAMILIES, "gpt2": GPT2Config(vocab_size=97, n_embd=32, n_layer=4, n_head=2, n_positions=64)}
