@@ -108,7 +108,7 @@ class Staged:
                 if index < len(one):
                     self._backward(MicrobatchIndex(index))
                 if self.split and index >= 2:
-                    for engine in self.engines:
+                    for engine in reversed(self.engines):
                         engine.backward_weight(MicrobatchIndex(index - 2))
             done += len(one)
         loss = float(self.engines[-1].loss_sum or 0.0) / count

@@ -85,7 +85,7 @@ class OperationSplit(WeightSplit):
     one step of autograd's, which is quicker for what there is much of."""
 
     def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
-        """The gradient of the input of `run`, from that of its output."""
+        """The gradient of the input of `run`, from that of its output, which is contiguous here."""
         raise NotImplementedError
 
 
@@ -211,6 +211,8 @@ class _Operation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         use: _Use = ctx.use
+        if not gradient.is_contiguous():
+            gradient = gradient.contiguous()  # both halves would
         use.owe(gradient, ctx.saved_tensors)
         if ctx.needs_input_grad[1]:
             split = use.split

@@ -55,9 +55,7 @@ class LinearSplit(_MatrixSplit):
     def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
         weight = weights[0]
         assert weight is not None
-        if gradient.is_contiguous():
-            return gradient.matmul(weight)
-        return gradient.flatten(0, -2).mm(weight).view(*gradient.shape[:-1], weight.shape[1])
+        return gradient.matmul(weight)
 
     def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
         if gradient.dim() > 2:
@@ -82,9 +80,7 @@ class Conv1DSplit(_MatrixSplit):
     def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
         weight = weights[0]
         assert weight is not None
-        if gradient.is_contiguous():
-            return gradient.matmul(weight.t())
-        return gradient.flatten(0, -2).mm(weight.t()).view(*gradient.shape[:-1], weight.shape[0])
+        return gradient.matmul(weight.t())
 
     def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
         gradient = gradient.flatten(0, -2)
