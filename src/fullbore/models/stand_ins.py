@@ -191,9 +191,12 @@ class Recorded(nn.Module):
 
 
 def stand_in_attributes(module: nn.Module, original: nn.Module) -> None:
-    """Give ``module`` the plain attributes of the one it stands for."""
+    """Give ``module`` the plain attributes of the one it stands for. A ``forward`` among them is a wrapper (of another
+    stage of this process) that would run the original."""
     for name, value in vars(original).items():
-        if not name.startswith("_") and name not in vars(module) and not isinstance(value, Tensor):
+        if name == "forward" or name.startswith("_"):
+            continue
+        if name not in vars(module) and not isinstance(value, Tensor):
             setattr(module, name, value)
 
 

@@ -176,6 +176,21 @@ def test_with_recomputation_a_layer_runs_forward_exactly_twice(split: bool) -> N
     assert sorted(blocks) == 4 * [3] + 4 * 6 * [6], "the second time only as far as something is needed"
 
 
+def test_a_later_stage_in_the_same_process_does_not_run_what_stands_before_it() -> None:
+    """A model with weights is cut in place; wrappers of one stage must not get into the next one's stand-ins."""
+    torch.manual_seed(1)
+    model = HuggingFaceModel(AutoModelForCausalLM.from_config(llama(tie_word_embeddings=True)))
+    staged = Staged(model, [0, 3, 6], objective=model.objective)
+    ran: list[str] = []
+    for name in ("embed_tokens", "layers.0.mlp.up_proj"):
+        part = staged.stages[0].module.get_submodule(f"model.model.{name}")
+        part.register_forward_hook(lambda *_, name=name: ran.append(name))
+        inner = part.forward
+        part.forward = lambda *args, inner=inner, name=name: (ran.append(f"called {name}"), inner(*args))[1]
+    staged.step([[microbatch(length=10)]])
+    assert sorted(ran) == ["called embed_tokens", "called layers.0.mlp.up_proj", "embed_tokens", "layers.0.mlp.up_proj"]
+
+
 def test_a_gradient_that_is_not_finite_is_seen_after_w() -> None:
     model = HuggingFaceModel.from_config(llama())
     staged = Staged(model, [0, 3, 6], objective=model.objective, split=True)
