@@ -180,8 +180,11 @@ def compare(case: Case, *, recompute: bool, rounds: int) -> dict[str, Any]:
     for stage in stages.values():
         stage.run()
     for one, other in zip(stages[False].gradients(), stages[True].gradients(), strict=True):
-        assert one is not None and other is not None and torch.equal(one, other), "both have the same bits"
-    order, found = random.Random(0), {False: [], True: []}  # type: tuple[random.Random, dict[bool, list[Times]]]
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other), "both have the same bits"
+    order = random.Random(0)
+    found: dict[bool, list[Times]] = {False: [], True: []}
     for _ in range(rounds):
         for split in order.sample((False, True), 2):
             found[split].append(stages[split].run())

@@ -87,3 +87,16 @@ def test_packing_recovers_most_of_what_uneven_documents_cost() -> None:
     for row in simulated:
         assert row["even_ms"] < 0.95 * row["in_order_ms"]
         assert float(row["recovered_of_all"].rstrip("%")) >= 80
+
+
+def test_a_split_backward_is_compared_with_a_whole_one_and_has_its_bits() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "split_backward.py"), "--json", "--rounds", "2"]
+    done = subprocess.run(
+        [*command, "--cases", "2 Llama blocks, 32 wide, 16 tokens"], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode in (0, 1), done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["recompute"], row["forwards"], row["held"]) for row in rows] == [
+        (False, 1, "81,920"),
+        (True, 2, "81,920"),
+    ]
