@@ -97,6 +97,6 @@ def test_a_split_backward_is_compared_with_a_whole_one_and_has_its_bits() -> Non
     assert done.returncode in (0, 1), done.stderr
     rows = json.loads(done.stdout)["rows"]
     assert [(row["recompute"], row["forwards"], row["held"]) for row in rows] == [
-        (False, 1, "81,920"),
-        (True, 2, "81,920"),
+        (False, 1, "65,536"),
+        (True, 2, "65,536"),
     ]

@@ -81,11 +81,22 @@ class WeightSplit:
 
 
 class OperationSplit(WeightSplit):
-    """One whose input gradient is written by hand as well. `run` is not recorded then; the module's whole backward is
-    one step of autograd's, which is quicker for what there is much of."""
+    """One whose input gradient is written by hand as well: the module's whole backward is one step of autograd's, which
+    is quicker for what there is much of. `compute` is not recorded."""
+
+    def compute(self, x: Tensor, weights: Given) -> Tensor:
+        """The output."""
+        raise NotImplementedError
+
+    def keep(self, x: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+        """What `weight_gradients` needs of the forward, known before it."""
+        return (x,)
+
+    def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.compute(x, weights), self.keep(x, wanted)
 
     def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
-        """The gradient of the input of `run`, from that of its output, which is contiguous here."""
+        """The gradient of ``x``, from that of the output, which is contiguous here."""
         raise NotImplementedError
 
 
@@ -197,15 +208,23 @@ class _Operation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, use: _Use, x: Tensor, anchor: Tensor | None) -> Tensor:
         """``anchor``: what makes the output need a gradient where x needs none."""
+        split = use.split
+        assert isinstance(split, OperationSplit)
+        kept = split.keep(x, use.wanted)
+        pack = None if use.deferral.queue is None else _recomputation()
+        if pack is None:
+            ctx.save_for_backward(*kept)
+        else:
+            for tensor in kept:
+                pack(tensor)
         ctx.use = use
         if torch.is_autocast_enabled(x.device.type):
             ctx.weights = tuple(None if weight is None else weight.to(x.dtype) for weight in use.weights)
             with torch.autocast(x.device.type, enabled=False):
-                output, kept = use.split.run(x, ctx.weights, use.wanted)
+                output = split.compute(x, ctx.weights)
         else:
             ctx.weights = use.weights
-            output, kept = use.split.run(x, use.weights, use.wanted)
-        ctx.save_for_backward(*kept)
+            output = split.compute(x, use.weights)
         return output.detach() if output._is_view() else output  # so that the next layer may overwrite it
 
     @staticmethod
@@ -247,6 +266,16 @@ _tap: Callable[..., Tensor] = _Tap.apply
 def _saved_hooks() -> object:
     """Where something (a checkpoint, an offload) wants to see what autograd keeps, and not find it in a closure."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
+def _recomputation() -> Callable[[Tensor], object] | None:
+    """Where a checkpoint that runs again takes what it looks for, and ends once it has all. Torch's own operations give
+    it before they compute, so that the last one is not computed in vain; ours would give it after."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is None or not hooks[0].__qualname__.startswith("_recomputation_hook."):
+        return None
+    pack: Callable[[Tensor], object] = hooks[0]
+    return pack
 
 
 def _is_plain(weight: Tensor | None) -> bool:

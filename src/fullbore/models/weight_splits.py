@@ -39,18 +39,20 @@ class _MatrixSplit(OperationSplit):
             return x.to(torch.get_autocast_dtype(x.device.type))
         return x
 
+    def keep(self, x: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+        return (x,) if wanted[0] else ()
+
 
 class LinearSplit(_MatrixSplit):
     """``y = x W' + b``, W `[out, in]`."""
 
-    def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def compute(self, x: Tensor, weights: Given) -> Tensor:
         weight, bias = weights
         assert weight is not None
-        kept = (x,) if wanted[0] else ()
         if x.dim() == 2 or x.is_contiguous():
-            return F.linear(x, weight, bias), kept
+            return F.linear(x, weight, bias)
         flat = F.linear(x.flatten(0, -2), weight, bias)  # what is not recorded would not be folded
-        return flat.view(*x.shape[:-1], flat.shape[-1]), kept
+        return flat.view(*x.shape[:-1], flat.shape[-1])
 
     def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
         weight = weights[0]
@@ -70,23 +72,22 @@ class LinearSplit(_MatrixSplit):
 class Conv1DSplit(_MatrixSplit):
     """``y = x W + b``, W `[in, out]`: the linear layer of GPT-2."""
 
-    def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def compute(self, x: Tensor, weights: Given) -> Tensor:
         weight, bias = weights
         assert weight is not None
         assert bias is not None
-        rows = x.view(-1, x.size(-1))
-        return torch.addmm(bias, rows, weight).view(*x.shape[:-1], weight.shape[1]), (rows,) if wanted[0] else ()
+        return torch.addmm(bias, x.view(-1, x.size(-1)), weight).view(*x.shape[:-1], weight.shape[1])
 
     def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
         weight = weights[0]
         assert weight is not None
-        return gradient.matmul(weight.t())
+        return F.linear(gradient, weight)
 
     def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
         gradient = gradient.flatten(0, -2)
         if not wanted[0]:
             return (gradient.sum(0),)
-        weight = kept[0].t().mm(gradient)
+        weight = kept[0].flatten(0, -2).t().mm(gradient)
         return (weight, gradient.sum(0)) if wanted[1] else (weight,)
 
 
