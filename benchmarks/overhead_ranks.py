@@ -220,8 +220,9 @@ class Unrecorded:
 class WaitingEngine:
     """A stage that waits, and hands on memory that nothing was written to."""
 
-    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
+    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
     num_live = 0
+    held_bytes = 0
 
     def __init__(
         self, stage: StageIndex, stopwatch: Stopwatch, *, incoming: Boundary | None, outgoing: Boundary | None
@@ -238,6 +239,13 @@ class WaitingEngine:
     def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         self._stopwatch.wait(Compute(self._stage, Kind.BACKWARD, index))
         return _parcel(self._incoming)
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        self._stopwatch.wait(Compute(self._stage, Kind.BACKWARD_INPUT, index))
+        return _parcel(self._incoming)
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
+        self._stopwatch.wait(Compute(self._stage, Kind.BACKWARD_WEIGHT, index))
 
 
 def _parcel(boundary: Boundary | None) -> Parcel | None:

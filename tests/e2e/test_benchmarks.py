@@ -102,3 +102,16 @@ def test_what_is_made_for_costs_is_near_its_bound_and_holds_under_jitter() -> No
     assert all(float(row["published_worst"].rstrip("%")) <= 0 for row in rows)
     assert all(float(row["realised_worst"].rstrip("%")) <= 1 for row in rows)
     assert [(row["p"], row["m"]) for row in tables["seconds to make one"]] == [(4, 8)]
+
+
+def test_a_split_backward_is_compared_with_a_whole_one_and_has_its_bits() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "split_backward.py"), "--json", "--rounds", "2"]
+    done = subprocess.run(
+        [*command, "--cases", "2 Llama blocks, 32 wide, 16 tokens"], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode in (0, 1), done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["recompute"], row["forwards"], row["held"]) for row in rows] == [
+        (False, 1, "65,536"),
+        (True, 2, "65,536"),
+    ]

@@ -17,15 +17,15 @@ from fullbore.errors import RankFailed
 from fullbore.ids import Rank
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
-from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.memory_transport import MemoryFabric
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.schedules.registry import REGISTRY
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row
-from tests.support.in_memory import SQUARED_ERROR, ChainStage, boundary_of, chain_batch, edge, run_alone
+from tests.support.in_memory import SQUARED_ERROR, boundary_of, chain_batch, edge, engine_of, run_alone
 from tests.support.runnable import RUNNABLE
+from tests.support.split_schedules import mixed
 from tests.support.stream_device import CLOCK_AHEAD_NS, StreamDevice, StreamEngine, StreamTransport
 
 TIMEOUT_S = 20.0
@@ -79,16 +79,11 @@ def on_streams(schedule: Schedule, *, seed: int = 0) -> Iterator[OnStreams]:
         device = StreamDevice(opened=opened, timeout_s=TIMEOUT_S)
         engines = {}
         for stage in schedule.placement.stages_of(Rank(rank)):
-            entrance, exit = None if stage == 0 else edge, None if stage == last else edge
-            objective = SQUARED_ERROR if stage == last else None
-            inner = EagerEngine(
-                ChainStage(stage, last=stage == last), entrance=entrance, exit=exit, objective=objective
-            )
             engines[stage] = StreamEngine(
-                inner,
+                engine_of(stage, schedule),
                 device=device,
-                entrance=entrance,
-                exit=exit,
+                entrance=None if stage == 0 else edge,
+                exit=None if stage == last else edge,
                 work_s=lambda: source.uniform(WORK_S, 2 * WORK_S),
             )
         transport = StreamTransport(
@@ -120,7 +115,10 @@ def on_streams(schedule: Schedule, *, seed: int = 0) -> Iterator[OnStreams]:
 
 
 def every_schedule(num_ranks: int, num_microbatches: int) -> list[Schedule]:
-    return [entry.build(num_ranks, num_microbatches=num_microbatches) for entry in map(REGISTRY.__getitem__, RUNNABLE)]
+    """Registered ones, and one that splits every second backward."""
+    entries = [REGISTRY[name] for name in RUNNABLE]
+    registered = [entry.build(num_ranks, num_microbatches=num_microbatches) for entry in entries]
+    return [*registered, mixed(num_ranks, num_microbatches)]
 
 
 @pytest.mark.parametrize("schedule", every_schedule(4, 8), ids=lambda schedule: schedule.name)

@@ -19,6 +19,9 @@ from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel, TensorSpec
+from fullbore.models.weight_queue import Deferral
+from fullbore.models.weight_registry import apply_weight_splits
+from fullbore.runtime.cut import split_microbatches
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
@@ -43,13 +46,18 @@ class ChainStage(nn.Module):
     def __init__(self, stage: int, *, last: bool, pause: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(stage)
-        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))
+        self.linear = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
+        self.linear.weight.data = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
         self._last = last
         self._pause = pause
 
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.linear.weight
+
     def forward(self, carried: Parcel | None, microbatch: Microbatch) -> Tensor | Parcel:
         self._pause()
-        output = torch.tanh((microbatch["inputs"] if carried is None else carried[0]) @ self.weight)
+        output = torch.tanh(self.linear(microbatch["inputs"] if carried is None else carried[0]))
         return output if self._last else (output,)
 
 
@@ -58,6 +66,7 @@ class Outcome:
     gradients: Mapping[int, Tensor]
     loss: float
     peak_activations: tuple[int, ...]
+    peak_held_bytes: tuple[int, ...]
     errors: tuple[RankFailed, ...]
 
 
@@ -88,7 +97,7 @@ def run_alone(num_stages: int, num_microbatches: int) -> Outcome:
         loss.backward()
         total += float(loss.detach())
     gradients = {index: stage.weight.grad for index, stage in enumerate(stages) if stage.weight.grad is not None}
-    return Outcome(gradients, total, (), ())
+    return Outcome(gradients, total, (), (), ())
 
 
 def run_on_threads(
@@ -108,19 +117,10 @@ def run_on_threads(
     )
     source = random.Random(seed)
     pause = (lambda: time.sleep(source.uniform(0, longest_delay_s))) if longest_delay_s else (lambda: None)
-    last = schedule.num_stages - 1
     engines: list[dict[StageIndex, EagerEngine]] = []
     executors: list[Executor] = []
     for rank in range(schedule.num_ranks):
-        mine = {
-            stage: EagerEngine(
-                ChainStage(stage, pause=pause, last=stage == last),
-                entrance=None if stage == 0 else edge,
-                exit=None if stage == last else edge,
-                objective=SQUARED_ERROR if stage == last else None,
-            )
-            for stage in schedule.placement.stages_of(Rank(rank))
-        }
+        mine = {stage: engine_of(stage, schedule, pause=pause) for stage in schedule.placement.stages_of(Rank(rank))}
         engines.append(mine)
         executors.append(
             Executor(
@@ -160,7 +160,25 @@ def run_on_threads(
     }
     sums = [engine.loss_sum for mine in engines for engine in mine.values() if engine.loss_sum is not None]
     loss = sum(float(value) for value in sums) / count
-    return Outcome(gradients, loss, tuple(e.peak_activations for e in executors), tuple(errors))
+    activations = tuple(executor.peak_activations for executor in executors)
+    held = tuple(executor.peak_held_bytes for executor in executors)
+    return Outcome(gradients, loss, activations, held, tuple(errors))
+
+
+def engine_of(stage: StageIndex, schedule: Schedule, *, pause: Callable[[], None] = lambda: None) -> EagerEngine:
+    """Of one stage of the chain, for whole and split backwards."""
+    last = stage == schedule.num_stages - 1
+    module = ChainStage(stage, pause=pause, last=last)
+    deferral = Deferral()
+    apply_weight_splits(module, deferral)
+    return EagerEngine(
+        module,
+        entrance=None if stage == 0 else edge,
+        exit=None if last else edge,
+        objective=SQUARED_ERROR if last else None,
+        deferral=deferral,
+        split=split_microbatches(schedule, stage),
+    )
 
 
 def boundary_of(message: Message, microbatch: Microbatch) -> Boundary:

@@ -1,7 +1,8 @@
 """A model cut into stages that run one after the other in this process, each with its real engine.
 
 Everything but the transport is real: leaves are cut off at each boundary, gradients come back through it. All
-microbatches go forward first, then all backward, so several are alive at once.
+microbatches go forward first, then all backward, so several are alive at once. Split backwards owe their weight
+gradients until two more microbatches have come by.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from fullbore.models.compiled import apply_compile
 from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys, apply_keys
 from fullbore.models.recompute import apply_recompute
+from fullbore.models.weight_queue import Deferral
+from fullbore.models.weight_registry import apply_weight_splits
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.gradients import GradientStore
 
@@ -43,14 +46,25 @@ class Staged:
         seed: int = 0,
         recompute: Sequence[str] = (),
         compiled: bool = False,
+        split: bool = False,
+        scaled: bool = False,
     ) -> None:
         self.objective = objective
+        self.split = split
+        self.whole: list[dict[str, int]] = []
+        self.peak_held_bytes = [0] * (len(cuts) - 1)
         self.stages: list[BuiltStage] = []
         self.engines: list[EagerEngine] = []
         self.undo: list[Callable[[], None]] = []
         keys = RandomKeys(seed, device=CPU)
         for first, end in itertools.pairwise(cuts):
             stage = model.build_stage(first, end, seed=seed, device=CPU)
+            deferral = Deferral() if split else None
+            if deferral is not None:
+                leave = tuple(stage.layer_modules.values()) if compiled else ()
+                undo, whole = apply_weight_splits(stage.module, deferral, leave=leave)
+                self.undo.append(undo)
+                self.whole.append(dict(whole))
             if compiled:
                 self.undo.append(apply_compile(stage.layer_modules, device=CPU))
             self.undo.append(apply_keys(stage.parts, keys))
@@ -64,10 +78,11 @@ class Staged:
                     exit=partial(model.boundary, end) if end < cuts[-1] else None,
                     objective=None if end < cuts[-1] else objective,
                     keys=keys,
+                    deferral=deferral,
                 )
             )
         self.weights = {name: weight for stage in self.stages for name, weight in stage.weights.items()}
-        self.store = GradientStore(self.weights)
+        self.store = GradientStore(self.weights, scaled=scaled)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -89,13 +104,24 @@ class Staged:
                 parcel: Parcel | None = None
                 for engine in self.engines:
                     parcel = engine.forward(MicrobatchIndex(index), microbatch, parcel)
-            for index in range(len(one)):
-                gradients: Parcel | None = None
-                for engine in reversed(self.engines):
-                    gradients = engine.backward(MicrobatchIndex(index), gradients)
+            for index in range(len(one) + 2):
+                if index < len(one):
+                    self._backward(MicrobatchIndex(index))
+                if self.split and index >= 2:
+                    for engine in reversed(self.engines):
+                        engine.backward_weight(MicrobatchIndex(index - 2))
             done += len(one)
         loss = float(self.engines[-1].loss_sum or 0.0) / count
         return loss + sum(float(engine.auxiliary_loss or 0.0) for engine in self.engines)
+
+    def _backward(self, index: MicrobatchIndex) -> None:
+        gradients: Parcel | None = None
+        for number, engine in reversed(list(enumerate(self.engines))):
+            if self.split:
+                gradients = engine.backward_input(index, gradients)
+                self.peak_held_bytes[number] = max(self.peak_held_bytes[number], engine.held_bytes)
+            else:
+                gradients = engine.backward(index, gradients)
 
     def evaluate(self, microbatches: Sequence[Microbatch]) -> float:
         """The loss in evaluation mode."""

@@ -120,6 +120,8 @@ class StreamEngine:
         self._work_s = work_s
         self._live: dict[MicrobatchIndex, Microbatch] = {}
 
+    held_bytes = 0  # the device knows, later
+
     @property
     def num_live(self) -> int:
         return len(self._live)
@@ -135,6 +137,15 @@ class StreamEngine:
         made = None if self._entrance is None else _unfilled(self._entrance(microbatch).gradients)
         self._later(lambda: self.inner.backward(index, gradients), made)
         return made
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        made = None if self._entrance is None else _unfilled(self._entrance(self._live[index]).gradients)
+        self._later(lambda: self.inner.backward_input(index, gradients), made)
+        return made
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
+        del self._live[index]
+        self._later(lambda: self.inner.backward_weight(index), None)
 
     def _later(self, compute: Callable[[], Parcel | None], made: Parcel | None) -> None:
         pause_s = self._work_s()

@@ -2,7 +2,8 @@
 
 Logits are [tokens, vocabulary]: at 8,192 tokens and 128,000 entries 4 GiB in float32, several times over in the loss.
 So the last stage stops in front of the head's projection, and the loss runs what follows (the projection, and whatever
-scale or soft cap the model's own forward has after it) for a few tokens at a time under a checkpoint.
+scale or soft cap the model's own forward has after it) for a few tokens at a time under a checkpoint. For the same
+reason a split backward does not put off the projection's weight gradient: it would keep the gradients of all logits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from fullbore.models.weight_split import at_once
 
 __all__ = ["TokenChunks"]
 
@@ -39,7 +42,9 @@ class TokenChunks:
         """The sum over chunks of ``of_logits``, given `[tokens, vocabulary]` and `[tokens]`."""
 
         def one(hidden: Tensor, labels: Tensor) -> Tensor:
-            return of_logits(self.head(hidden), labels)
+            with at_once():
+                logits = self.head(hidden)
+            return of_logits(logits, labels)
 
         sums = []
         pieces = torch.split(self.hidden.flatten(0, -2), self.size)

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from fullbore.errors import ConfigError, ScheduleError
+from fullbore.ids import MicrobatchIndex, StageIndex
+from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.partition.equal import equal
 from fullbore.synthesis.catalogue import get
 
-__all__ = ["edges_of", "schedule_for"]
+__all__ = ["edges_of", "schedule_for", "split_microbatches"]
 
 
 def schedule_for(
@@ -61,3 +63,9 @@ def edges_of(
     for count in counts:
         edges.append(edges[-1] + count)
     return tuple(edges)
+
+
+def split_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:
+    """The microbatches whose backward on this stage is split into I and W."""
+    order = schedule.orders[schedule.placement.rank_of(stage)]
+    return frozenset(a.microbatch for a in order if a.stage == stage and a.kind is Kind.BACKWARD_INPUT)

@@ -3,11 +3,14 @@
 Between forward and backward a stage holds its input (a leaf) and the *gradient edge* of its output, not the
 output: the tensor itself belongs to whoever sends it, so its storage goes as soon as it is sent. This is what
 Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without touching anybody's storage.
+
+A split backward runs autograd's one backward, while the stage's modules leave their weight gradients in a queue
+(`fullbore.models.weight_split`). The graph is gone after that; the queue holds what is left to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +27,7 @@ from fullbore.models.auxiliary import collecting, num_samples
 from fullbore.models.enter import enter
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys
+from fullbore.models.weight_queue import Deferral, WeightQueue
 
 __all__ = ["EagerEngine", "Edge", "EvaluationEngine"]
 
@@ -53,7 +57,7 @@ class EagerEngine:
     alone has an ``objective``.
     """
 
-    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
+    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
 
     def __init__(
         self,
@@ -63,15 +67,26 @@ class EagerEngine:
         exit: Edge | None,
         objective: Objective | None,
         keys: RandomKeys | None = None,
+        deferral: Deferral | None = None,
+        split: Collection[MicrobatchIndex] | None = None,
     ) -> None:
-        """``keys``: what the stage's layers draw random numbers by, where they have been told to."""
+        """
+        Args:
+            keys: what the stage's layers draw random numbers by, where they have been told to.
+            deferral: through which its modules are told to leave weight gradients for later; without, a backward for
+                the input is a whole one.
+            split: the microbatches of a round whose backward is split; all where absent.
+        """
         assert (exit is None) == (objective is not None), "the last stage has the objective, and nothing leaves it"
         self._module = module
         self._entrance = entrance
         self._exit = exit
         self._objective = objective
         self._keys = keys
+        self._deferral = deferral
+        self._split = split
         self._stash: dict[MicrobatchIndex, _Stash] = {}
+        self._owed: dict[MicrobatchIndex, WeightQueue] = {}
         self._global_count = 0
         self._num_samples = 0
         self._loss_scale = 1.0
@@ -93,7 +108,7 @@ class EagerEngine:
             step: its number, for random keys.
             loss_scale: what the loss is multiplied by before backward; `loss_sum` is not.
         """
-        assert not self._stash, "a microbatch of the last step has had no backward"
+        assert self.num_live == 0, "a microbatch of the last step has had no backward"
         self._global_count = global_count
         self._num_samples = num_samples if num_samples is not None else global_count
         self._step = step
@@ -101,10 +116,16 @@ class EagerEngine:
         self.first_microbatch = 0
         self.loss_sum = None
         self.auxiliary_loss = None
+        if self._deferral is not None:
+            self._deferral.begin()
 
     @property
     def num_live(self) -> int:
-        return len(self._stash)
+        return len(self._stash) + len(self._owed)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum([queue.num_bytes for queue in self._owed.values()])
 
     def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         given = carried
@@ -116,12 +137,13 @@ class EagerEngine:
                 all_leaves = [t.detach().requires_grad_(w) for t, w in zip(carried, wanted, strict=True)]
                 leaves = tuple(leaf for leaf in all_leaves if leaf.requires_grad)
                 given = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in all_leaves)
-            with collecting() as added:
+            with collecting() as added, self._splitting(index):
                 output = self._module(given, microbatch)
             auxiliary = self._weighed(added, microbatch)
             if self._objective is None:
                 return self._hand_on(index, microbatch, output, leaves, auxiliary)
-            loss_sum = _checked(self._objective.loss_sum(output, microbatch), output)
+            with self._splitting(index):
+                loss_sum = _checked(self._objective.loss_sum(output, microbatch), output)
             count = self._global_count / self._loss_scale
             loss = loss_sum / count if count else loss_sum * 0.0
         self._stash[index] = _Stash((loss if loss.requires_grad else None,), auxiliary, leaves)
@@ -153,13 +175,34 @@ class EagerEngine:
             self.auxiliary_loss = _added(self.auxiliary_loss, value.detach().double() * share)
         return tuple(_wide(value) * (share * self._loss_scale) for value in added if value.requires_grad)
 
+    def _splitting(self, index: MicrobatchIndex, queue: WeightQueue | None = None) -> AbstractContextManager[None]:
+        """Inside, the stage's modules know what is to come of their weight gradients; a layer that runs its forward
+        again in the backward does as in the first."""
+        if self._deferral is None or not (self._split is None or index in self._split):
+            return nullcontext()
+        return self._deferral.during(queue)
+
     def _moment(self, index: MicrobatchIndex) -> AbstractContextManager[None]:
         if self._keys is None:
             return nullcontext()
         return self._keys.during(step=self._step, microbatch=self.first_microbatch + index)
 
     def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        onward = self.backward_input(index, gradients)
+        self.backward_weight(index)
+        return onward
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         stash = self._stash.pop(index)
+        self._owed[index] = queue = WeightQueue()
+        with self._splitting(index, queue):
+            self._back(index, stash, gradients)
+        return None if stash.leaves is None else tuple(_taken(leaf) for leaf in stash.leaves)
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
+        self._owed.pop(index).run()
+
+    def _back(self, index: MicrobatchIndex, stash: _Stash, gradients: Parcel | None) -> None:
         given: Sequence[Tensor | None] = (None,) if gradients is None else gradients
         pairs = [(root, gradient) for root, gradient in zip(stash.roots, given, strict=True) if root is not None]
         pairs += [(loss, None) for loss in stash.auxiliary]
@@ -167,9 +210,6 @@ class EagerEngine:
             roots = [root for root, _ in pairs]
             with self._moment(index):
                 torch.autograd.backward(roots, [gradient for _, gradient in pairs])  # type: ignore[arg-type]
-        if stash.leaves is None:
-            return None
-        return tuple(_taken(leaf) for leaf in stash.leaves)
 
 
 class EvaluationEngine:
@@ -177,6 +217,7 @@ class EvaluationEngine:
 
     kinds = frozenset({Kind.FORWARD})
     num_live = 0
+    held_bytes = 0
 
     def __init__(self, module: nn.Module, *, objective: Objective | None) -> None:
         self._module = module
@@ -207,6 +248,12 @@ class EvaluationEngine:
         return None
 
     def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        raise AssertionError("an evaluation schedule has no backward")
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        raise AssertionError("an evaluation schedule has no backward")
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
         raise AssertionError("an evaluation schedule has no backward")
 
 

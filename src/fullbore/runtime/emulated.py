@@ -36,7 +36,8 @@ class EmulatedEngine:
     ``input_bytes`` is None on the first stage and ``output_bytes`` on the last: nothing crosses there.
     """
 
-    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
+    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
+    held_bytes = 0
 
     def __init__(
         self, cost: StageCost, *, input_bytes: int | None, output_bytes: int | None, jitter: Jitter | None = None
@@ -62,6 +63,15 @@ class EmulatedEngine:
         self._wait(Kind.BACKWARD)
         self._live.remove(index)
         return _message(self._input_bytes)
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        del index, gradients
+        self._wait(Kind.BACKWARD_INPUT)
+        return _message(self._input_bytes)
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
+        self._wait(Kind.BACKWARD_WEIGHT)
+        self._live.remove(index)
 
     def _wait(self, kind: Kind) -> None:
         duration_ns = self._cost.of(kind)

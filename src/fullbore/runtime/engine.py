@@ -29,7 +29,11 @@ class StageEngine(Protocol):
 
     @property
     def num_live(self) -> int:
-        """How many microbatches' activations it holds now."""
+        """How many microbatches' activations it holds now, in whole or in part."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it keeps for weight gradients that are still owed: the inputs and output gradients of operations."""
 
     def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         """Run forward and keep what backward needs.
@@ -44,3 +48,9 @@ class StageEngine(Protocol):
         ``gradients`` belong to the output, one for each tensor of its boundary that has one; None on the last
         stage, which starts from its loss. Returns None on the first stage.
         """
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        """As `backward`, but weight gradients may be left to `backward_weight`. Keeps only what that needs."""
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
+        """Accumulate the weight gradients that `backward_input` has left. The last use of the microbatch."""

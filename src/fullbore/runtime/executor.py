@@ -122,6 +122,8 @@ class Executor:
         self._timeout_s = timeout_s
         self.peak_activations = 0
         """Most stage-microbatches whose activations this rank has held at once, over all runs."""
+        self.peak_held_bytes = 0
+        """Most bytes that this rank has kept at once for weight gradients still owed, over all runs."""
 
     def run(self, microbatches: Sequence[Microbatch], *, first_microbatch: int = 0) -> None:
         """Run the program once over exactly its number of microbatches.
@@ -193,11 +195,18 @@ class Executor:
         mark = self.recorder.mark
         start = mark()
         try:
-            if action.kind is Kind.FORWARD:
-                made = engine.forward(action.microbatch, walk.microbatches[action.microbatch], given)
-            else:
-                assert action.kind is Kind.BACKWARD, f"no engine runs {action.kind}; the constructor refuses it"
-                made = engine.backward(action.microbatch, given)
+            made: Parcel | None = None
+            match action.kind:
+                case Kind.FORWARD:
+                    made = engine.forward(action.microbatch, walk.microbatches[action.microbatch], given)
+                case Kind.BACKWARD:
+                    made = engine.backward(action.microbatch, given)
+                case Kind.BACKWARD_INPUT:
+                    made = engine.backward_input(action.microbatch, given)
+                case Kind.BACKWARD_WEIGHT:
+                    engine.backward_weight(action.microbatch)
+                case _:
+                    raise AssertionError(f"no engine runs {action.kind}; the constructor refuses it")
         except FullboreError:
             raise
         except Exception as error:
@@ -230,6 +239,8 @@ class Executor:
             walk.ran = None
             live = sum([engine.num_live for engine in self._engines])
             self.peak_activations = max(self.peak_activations, live)
+            held = sum([engine.held_bytes for engine in self._engines])
+            self.peak_held_bytes = max(self.peak_held_bytes, held)
         for inbound in walk.taken:
             self._top_up(inbound, walk)
         walk.taken.clear()
@@ -300,8 +311,8 @@ class Executor:
 
 
 def _describe(action: Compute) -> str:
-    names = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward"}
-    return f"{names.get(action.kind, action.kind.name.lower())} of stage {action.stage}, microbatch {action.microbatch}"
+    name = action.kind.name.lower().replace("_", " for the ")
+    return f"{name} of stage {action.stage}, microbatch {action.microbatch}"
 
 
 def _describe_tensors(tensors: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> str:

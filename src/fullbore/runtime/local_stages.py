@@ -1,29 +1,36 @@
 """LocalStages: the stages of one rank, built and wrapped, with what a layer number means for them.
 
-Compiling, random keys and recomputation wrap a layer's forward, in this order from the inside out, and are taken off
-again in the reverse one.
+Split backwards, compiling, random keys and recomputation wrap a layer's forward, in this order from the inside out,
+and are taken off again in the reverse one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch import Tensor, nn
 
 from fullbore.errors import ModelError
-from fullbore.ids import StageIndex
+from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Kind, Message, Payload
+from fullbore.ir.schedule import Schedule
 from fullbore.models.compiled import apply_compile
 from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
 from fullbore.models.randomness import RandomKeys, apply_keys
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
+from fullbore.models.weight_queue import Deferral
+from fullbore.models.weight_registry import apply_weight_splits
+from fullbore.runtime.cut import split_microbatches
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
+from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.recorder import StepRecorder
 
-__all__ = ["LocalStages"]
+__all__ = ["LocalStages", "say_what_stays_whole"]
 
 
 class LocalStages:
@@ -33,8 +40,9 @@ class LocalStages:
         self,
         model: LayeredModel,
         *,
+        schedule: Schedule,
         edges: Sequence[int],
-        here: Sequence[StageIndex],
+        rank: Rank,
         seed: int,
         device: Device,
         recompute: Sequence[str],
@@ -50,11 +58,15 @@ class LocalStages:
             if name not in model.layer_names:
                 raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(model.layer_names)}")
         self._model = model
+        self._schedule = schedule
         self._edges = tuple(edges)
         self._device = device
         self._recorder = recorder
         self._keys = RandomKeys(seed, device=device.torch_device)
         self._undo: list[Callable[[], None]] = []
+        self._deferrals: dict[StageIndex, Deferral] = {}
+        self._whole: Counter[str] = Counter()
+        here = schedule.placement.stages_of(rank)
         self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
 
     @property
@@ -72,6 +84,11 @@ class LocalStages:
         """In model order."""
         return tuple(stage.module for stage in self._stages.values())
 
+    @property
+    def whole(self) -> Mapping[str, int]:
+        """Classes of modules whose backward the schedule splits and nothing here can, and how many there are."""
+        return self._whole
+
     def training_engines(self, objective: Objective) -> dict[StageIndex, EagerEngine]:
         """One for each stage; ``objective`` is for the last one of the model."""
         return {
@@ -81,6 +98,8 @@ class LocalStages:
                 exit=None if self._is_last(stage) else partial(self._model.boundary, self._edges[stage + 1]),
                 objective=objective if self._is_last(stage) else None,
                 keys=self._keys,
+                deferral=self._deferrals.get(stage),
+                split=split_microbatches(self._schedule, stage),
             )
             for stage, built in self._stages.items()
         }
@@ -109,9 +128,32 @@ class LocalStages:
     def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str], compile: bool) -> BuiltStage:
         device = self._device.torch_device
         built = self._model.build_stage(self._edges[stage], self._edges[stage + 1], seed=seed, device=device)
+        if split_microbatches(self._schedule, stage):
+            deferral = self._deferrals[stage] = Deferral()
+            compiled = tuple(built.layer_modules.values()) if compile else ()
+            undo, whole = apply_weight_splits(built.module, deferral, leave=compiled)
+            self._undo.append(undo)
+            self._whole.update(whole)
         if compile:
             self._undo.append(apply_compile(built.layer_modules, device=device))
         self._undo.append(apply_keys(built.parts, self._keys))
         here = [name for name in recompute if name in built.layers]
         self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
         return built
+
+
+def say_what_stays_whole(schedule: Schedule, whole: Mapping[str, int], *, mesh: Mesh) -> None:
+    """Which classes, on any rank, do their full backward at I; said once, by rank 0. All ranks call it."""
+    if not any(split_microbatches(schedule, StageIndex(stage)) for stage in range(schedule.num_stages)):
+        return
+    total: Counter[str] = Counter()
+    for one in mesh.gather(dict(whole)):
+        total.update(one)
+    if total and mesh.rank == 0:
+        names = ", ".join(f"{name} ({count})" for name, count in sorted(total.items()))
+        warnings.warn(
+            f"schedule {schedule.name} splits backwards, but the backward of these modules stays whole, at I: "
+            f"{names}; nothing is registered for their forward, or they are compiled (see "
+            "fullbore.register_weight_split)",
+            stacklevel=3,
+        )

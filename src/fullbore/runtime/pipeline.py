@@ -40,7 +40,7 @@ from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
-from fullbore.runtime.local_stages import LocalStages
+from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
 from fullbore.runtime.outputs import Output, OutputTap
@@ -136,14 +136,16 @@ class Pipeline:
         self._recorder = StepRecorder(self._device, told, rank=self.rank, board=board)
         self._stages = LocalStages(
             self._model,
+            schedule=self.schedule,
             edges=self._edges,
-            here=placement.stages_of(Rank(self.rank)),
+            rank=Rank(self.rank),
             seed=seed,
             device=self._device,
             recompute=recompute,
             compile=compile,
             recorder=self._recorder,
         )
+        say_what_stays_whole(self.schedule, self._stages.whole, mesh=self._mesh)
         self._weights = self._stages.weights
         self._trainable = Trainable(self._weights)
         half = any(weight.dtype == torch.float16 for weight in self._weights.values())
@@ -216,6 +218,11 @@ class Pipeline:
     def peak_activations(self) -> int:
         """Most stage-microbatches whose activations this rank has held at once."""
         return self._step_executor.peak_activations
+
+    @property
+    def peak_held_bytes(self) -> int:
+        """Most bytes that this rank has kept at once for weight gradients still owed (W of a split backward)."""
+        return self._step_executor.peak_held_bytes
 
     @property
     def tied_here(self) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ class Engine:
 
     kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
     num_live = 0
+    held_bytes = 0
 
     def __init__(self, log: list[str], *, failure: Exception | None = None) -> None:
         self.log = log
@@ -72,6 +73,13 @@ class Engine:
     def backward(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
         self.log.append(f"B{index}")
         return (torch.ones(1),)
+
+    def backward_input(self, index: MicrobatchIndex, gradients: Parcel | None) -> Parcel | None:
+        self.log.append(f"I{index}")
+        return (torch.ones(1),)
+
+    def backward_weight(self, index: MicrobatchIndex) -> None:
+        self.log.append(f"W{index}")
 
 
 def executor(

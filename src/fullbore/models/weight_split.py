@@ -1,0 +1,283 @@
+"""Split backward: the input gradient goes upstream at once, the weight gradient fills a gap later.
+
+Penghui Qi, Xinyi Wan, Guangxing Huang, Min Lin: Zero Bubble Pipeline Parallelism, arXiv 2401.10241. There, as here, the
+operations themselves know the two halves of their backward, and the second waits in a queue.
+(torch.distributed.pipelining cuts autograd's graph instead: 2.2 to 3.3 times the time of a whole backward for small
+layers, several recomputations of a layer under a checkpoint, and hooks that do not run: pytorch #166577, #180952,
+torchtitan #773.)
+
+    y = x W'      I: dx = dy W         needs W
+                  W: dW = dy' x        needs x and dy, which are kept until then
+
+How: the module's operation is run on weights that record nothing, so that autograd's backward is the one for the input
+and nothing else. What the gradient of the weights needs is noted in the forward (x) and as the gradient of the output
+comes by (dy). So input gradients are autograd's own, and weight gradients are the operation that it would run.
+
+Which classes are split is a registry (`fullbore.models.weight_registry`), open to others:
+
+    class ScaleSplit(WeightSplit):
+        parameters = ("weight",)
+
+        def run(self, x, weights, wanted):
+            return x * weights[0], (x,)
+
+        def weight_gradients(self, gradient, kept, wanted):
+            return ((gradient * kept[0]).flatten(0, -2).sum(0),)
+
+    fullbore.register_weight_split(Scale, ScaleSplit)
+
+A class without an entry, and whatever an entry cannot take, is left to autograd, which does the full backward at `I`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fullbore.models.weight_queue import Deferral
+
+__all__ = ["Given", "OperationSplit", "SplitForward", "WeightSplit", "at_once"]
+
+Given = tuple[Tensor | None, ...]
+"""A module's weights in the order of `WeightSplit.parameters`, None where it has none of that name."""
+
+
+class WeightSplit:
+    """How one class of modules with one tensor as input computes, in parts. One object for each module."""
+
+    parameters: ClassVar[tuple[str, ...]] = ("weight",)
+    """Names of the module's own weights that the operation uses."""
+
+    under_autocast: ClassVar[bool] = True
+    """False: under autocast the backward is whole. True: `run` casts as the module does, and `weight_gradients` takes
+    what was kept in another type than the gradient."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def before(self, x: Tensor) -> Tensor | None:
+        """The operation's input, made from the module's; None: leave this call to autograd."""
+        return x
+
+    def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(output, what `weight_gradients` needs of the forward). Recorded by autograd, ``weights`` are without
+        gradients; ``wanted`` says of each whether it trains."""
+        raise NotImplementedError
+
+    def after(self, output: Tensor, x: Tensor) -> Tensor:
+        """The module's output, made from the operation's; ``x`` is the module's input."""
+        del x
+        return output
+
+    def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
+        """New tensors, one for each weight that is wanted, from the gradient of the output of `run`."""
+        raise NotImplementedError
+
+
+class OperationSplit(WeightSplit):
+    """One whose input gradient is written by hand as well: the module's whole backward is one step of autograd's, which
+    is quicker for what there is much of. `compute` is not recorded."""
+
+    def compute(self, x: Tensor, weights: Given) -> Tensor:
+        """The output."""
+        raise NotImplementedError
+
+    def keep(self, x: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+        """What `weight_gradients` needs of the forward, known before it."""
+        return (x,)
+
+    def run(self, x: Tensor, weights: Given, wanted: Sequence[bool]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.compute(x, weights), self.keep(x, wanted)
+
+    def input_gradient(self, gradient: Tensor, weights: Given) -> Tensor:
+        """The gradient of ``x``, from that of the output, which is contiguous here."""
+        raise NotImplementedError
+
+
+_AT_ONCE: ContextVar[bool] = ContextVar("fullbore_weight_gradients_at_once", default=False)
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Modules called inside have a whole backward: for a loss in chunks, whose point is that the gradients of all
+    logits never exist together."""
+    token = _AT_ONCE.set(True)
+    try:
+        yield
+    finally:
+        _AT_ONCE.reset(token)
+
+
+class SplitForward:
+    """A module's forward whose backward is split."""
+
+    def __init__(self, split: WeightSplit, inner: Callable[..., Any], deferral: Deferral) -> None:
+        self.split = split
+        self.inner = inner
+        self._deferral = deferral
+        self._by_hand = isinstance(split, OperationSplit)
+        self._use: _Use | None = None
+        """None: autograd must see to the weights as they are."""
+        self.look_up()
+        deferral.look_up.append(self.look_up)
+
+    def look_up(self) -> None:
+        """See which weights the module has and which of them train."""
+        use = _Use(self.split, self._deferral)
+        plain = all(_is_plain(self.split.module._parameters.get(name)) for name in self.split.parameters)
+        self._use = use if use.trained and plain else None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Any:
+        """A copy of the module is in no pipeline."""
+        return copy.deepcopy(self.inner, memo)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        use = self._use
+        if (
+            use is None
+            or not self._deferral.splits
+            or len(args) != 1
+            or kwargs
+            or not isinstance(args[0], Tensor)
+            or not torch.is_grad_enabled()
+            or _AT_ONCE.get()
+        ):
+            return self.inner(*args, **kwargs)
+        (x,) = args
+        given = self.split.before(x)
+        if given is None or (torch.is_autocast_enabled(x.device.type) and not self.split.under_autocast):
+            return self.inner(x)
+        anchor = None if given.requires_grad else self._deferral.anchor
+        if self._by_hand:
+            return self.split.after(_operation(use, given, anchor), x)
+        output, kept = self.split.run(given, use.weights, use.wanted)
+        if output.requires_grad and not output._is_view() and _saved_hooks() is None:
+            output.register_hook(_Note(use, kept))  # type: ignore[no-untyped-call]
+        else:
+            output = _tap(use, output, anchor, *kept)
+        return self.split.after(output, x)
+
+
+class _Use:
+    """A module with the weights that it has for a step."""
+
+    __slots__ = ("_make", "deferral", "keys", "split", "trained", "wanted", "weights")
+
+    def __init__(self, split: WeightSplit, deferral: Deferral) -> None:
+        held = [split.module._parameters.get(name) for name in split.parameters]
+        self.split = split
+        self.deferral = deferral
+        self.wanted = tuple(weight is not None and weight.requires_grad for weight in held)
+        self.trained = tuple(weight for weight in held if weight is not None and weight.requires_grad)
+        self.keys = tuple(map(id, self.trained))
+        self._make = split.weight_gradients
+        self.weights: Given = tuple(None if weight is None else weight.detach() for weight in held)
+
+    def gradients(self, gradient: Tensor, kept: Sequence[Tensor]) -> Sequence[Tensor]:
+        return self._make(gradient, kept, self.wanted)
+
+    def owe(self, gradient: Tensor, kept: Sequence[Tensor]) -> None:
+        queue = self.deferral.queue
+        assert queue is not None, "a backward of operations that were split has a queue"
+        queue.add((self, gradient, kept))
+
+
+class _Note:
+    """Called with the gradient of an operation's output."""
+
+    __slots__ = ("_kept", "_use")
+
+    def __init__(self, use: _Use, kept: Sequence[Tensor]) -> None:
+        self._use = use
+        self._kept = kept
+
+    def __call__(self, gradient: Tensor) -> None:
+        self._use.owe(gradient, self._kept)
+
+
+class _Operation(torch.autograd.Function):
+    """The operation of an `OperationSplit`. Its weights are no inputs: autograd would run their hooks at I, without a
+    gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, use: _Use, x: Tensor, anchor: Tensor | None) -> Tensor:
+        """``anchor``: what makes the output need a gradient where x needs none."""
+        split = use.split
+        assert isinstance(split, OperationSplit)
+        kept = split.keep(x, use.wanted)
+        pack = None if use.deferral.queue is None else _recomputation()
+        if pack is None:
+            ctx.save_for_backward(*kept)
+        else:
+            for tensor in kept:
+                pack(tensor)
+        ctx.use = use
+        if torch.is_autocast_enabled(x.device.type):
+            ctx.weights = tuple(None if weight is None else weight.to(x.dtype) for weight in use.weights)
+            with torch.autocast(x.device.type, enabled=False):
+                output = split.compute(x, ctx.weights)
+        else:
+            ctx.weights = use.weights
+            output = split.compute(x, use.weights)
+        return output.detach() if output._is_view() else output  # so that the next layer may overwrite it
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        use: _Use = ctx.use
+        if not gradient.is_contiguous():
+            gradient = gradient.contiguous()  # both halves would
+        use.owe(gradient, ctx.saved_tensors)
+        if ctx.needs_input_grad[1]:
+            split = use.split
+            assert isinstance(split, OperationSplit)
+            return None, split.input_gradient(gradient, ctx.weights), None
+        return None, None, None
+
+
+_operation: Callable[..., Tensor] = _Operation.apply
+
+
+class _Tap(torch.autograd.Function):
+    """The same as an operation of its own, for what a hook cannot do. What is kept goes where autograd keeps things, so
+    that a checkpoint lets go of it. The output may be a view, or need no gradient of its own: ``anchor`` makes it."""
+
+    @staticmethod
+    def forward(ctx: Any, use: _Use, output: Tensor, anchor: Tensor | None, *kept: Tensor) -> Tensor:
+        ctx.save_for_backward(*kept)
+        ctx.use = use
+        return output.detach()  # an alias that the next layer may overwrite
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        kept = ctx.saved_tensors
+        ctx.use.owe(gradient, kept)
+        return None, gradient, None, *(None for _ in kept)
+
+
+_tap: Callable[..., Tensor] = _Tap.apply
+
+
+def _saved_hooks() -> object:
+    """Where something (a checkpoint, an offload) wants to see what autograd keeps, and not find it in a closure."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
+def _recomputation() -> Callable[[Tensor], object] | None:
+    """Where a checkpoint that runs again takes what it looks for, and ends once it has all. Torch's own operations give
+    it before they compute, so that the last one is not computed in vain; ours would give it after."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is None or not hooks[0].__qualname__.startswith("_recomputation_hook."):
+        return None
+    pack: Callable[[Tensor], object] = hooks[0]
+    return pack
+
+
+def _is_plain(weight: Tensor | None) -> bool:
+    """Hooks on a gradient, and weights that are more than tensors (sharded, quantized), are autograd's business."""
+    return weight is None or (type(weight) is nn.Parameter and not weight._backward_hooks)
