@@ -155,10 +155,13 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Microbatches m per pipeline pass; 8 where absent and nothing else fixes it."""
 
     schedule: str = "1f1b"
-    """A schedule's name, as `fullbore schedule list` gives them."""
+    """A schedule's name, as `fullbore schedule list` gives them, or a file with one."""
 
     options: dict[str, int] = msgspec.field(default_factory=dict)
     """What the schedule takes beside its sizes, as `fullbore schedule list` shows it."""
+
+    memory_cap: float | None = None
+    """Most microbatches' activations that a rank may keep, of all its layers; 1F1B's for ``auto`` where absent."""
 
     partition: Literal["profile", "equal", "parameters"] | tuple[int, ...] = "profile"
     """By measured time, equal counts, equal parameters, or the number of layers of each stage."""
@@ -170,6 +173,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _need_at_least("pipeline", self, 1, "stages", "chunks", "microbatches")
         if not self.schedule:
             raise ConfigError('pipeline.schedule is empty; use a name such as "1f1b"')
+        if self.memory_cap is not None and not (self.memory_cap > 0 and math.isfinite(self.memory_cap)):
+            raise ConfigError(
+                "pipeline.memory_cap is a number of microbatches above 0 whose activations a rank may keep "
+                f"(memory_cap={self.memory_cap})"
+            )
         if isinstance(self.partition, tuple) and min(self.partition, default=0) < 1:
             raise ConfigError(
                 "pipeline.partition needs a positive number of layers for each stage "

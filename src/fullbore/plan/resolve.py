@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
@@ -23,7 +23,7 @@ from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import Objective
 from fullbore.partition.partition import Partition, evaluate
 from fullbore.plan.recompute import recomputed_layers, with_recompute
-from fullbore.plan.schedule import layout_of, schedule_of
+from fullbore.plan.schedule import follows_costs, layout_of, schedule_for_stages, schedule_of
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.span import Timeline
@@ -92,20 +92,38 @@ def resolve(
     recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
     layers = None if costs is None else with_recompute(costs, names=recomputed)
     counts, partition = _cut(config, layers=layers, schedule=schedule, num_layers=len(layer_names), links=links)
+    stages = None if layers is None else _Stages.of(layers, counts)
+    if stages is not None and follows_costs(config):
+        schedule = schedule_for_stages(config, stages=stages.costs, links=links, message_bytes=stages.message_bytes)
     recipe = Recipe(
         layout=layout_of(config),
         microbatch_size=sizes.microbatch_size,
         microbatches=sizes.microbatches,
         layers_per_stage=counts,
-        schedule=schedule.name,
+        schedule=pipeline.schedule,
         accumulation=sizes.accumulation,
         recompute=recomputed,
         schedule_options=dict(pipeline.options),
     )
     predicted = None
-    if layers is not None and partition is not None:
-        predicted = _predict(recipe, schedule, layers=layers, partition=partition, links=links)
+    if stages is not None and partition is not None:
+        predicted = _predict(recipe, schedule, stages=stages, partition=partition, links=links)
     return ResolvedRecipe(recipe, schedule, partition, predicted, _reasons(config, recipe, partition))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """What the layers of a cut add up to."""
+
+    costs: tuple[StageCost, ...]
+    message_bytes: tuple[int, ...]
+    """Over each boundary."""
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerCost], counts: Sequence[int]) -> _Stages:
+        edges = list(accumulate(counts, initial=0))
+        costs = tuple(StageCost.of_layers(layers[first:end]) for first, end in pairwise(edges))
+        return cls(costs, tuple(layers[end - 1].output_bytes for end in edges[1:-1]))
 
 
 def _cut(
@@ -144,16 +162,14 @@ def _predict(
     recipe: Recipe,
     schedule: Schedule,
     *,
-    layers: Sequence[LayerCost],
+    stages: _Stages,
     partition: Partition,
     links: Sequence[Link],
 ) -> Prediction:
-    edges = recipe.boundaries
-    costs = tuple(StageCost.of_layers(layers[first:end]) for first, end in pairwise(edges))
-    sizes = [layers[end - 1].output_bytes for end in edges[1:-1]]
-    timeline = simulate(schedule, costs=costs, links=links, message_bytes=sizes)
+    timeline = simulate(schedule, costs=stages.costs, links=links, message_bytes=stages.message_bytes)
     bubble = bubble_of(timeline)
-    return Prediction(timeline, bubble, bubble.makespan_ns * recipe.accumulation, partition.bottleneck_stage, costs)
+    step_ns = bubble.makespan_ns * recipe.accumulation
+    return Prediction(timeline, bubble, step_ns, partition.bottleneck_stage, stages.costs)
 
 
 def _reasons(config: RunConfig, recipe: Recipe, partition: Partition | None) -> tuple[str, ...]:

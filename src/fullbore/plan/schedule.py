@@ -1,34 +1,66 @@
-"""The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here."""
+"""The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here.
+
+A name is built for the configured sizes. What depends on costs (`ScheduleEntry.cost_driven`, as ``auto``) is made for
+equal stages first, so that layers can be cut, and then for the stages of the cut. A file is taken as it is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
 from fullbore.config.run import RunConfig, batch_sizes
+from fullbore.costs.links import Link
+from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, ScheduleError
+from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule_file import read_schedule_file
+from fullbore.ir.validate import validate
+from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
+from fullbore.simulate.memory import peak_shares
+from fullbore.synthesis.auto import NAME as AUTO
 from fullbore.synthesis.catalogue import CATALOGUE, get
 
-__all__ = ["layout_of", "schedule_of"]
+__all__ = ["follows_costs", "layout_of", "schedule_for_stages", "schedule_of"]
 
 
 def schedule_of(config: RunConfig) -> Schedule:
-    """Build it for the configured ranks, chunks, options and microbatches.
+    """Build it for the configured ranks, chunks, options and microbatches, and equal stages.
 
     Raises:
         ConfigError: a list of layers a stage that is not as long as the schedule has stages.
-        ScheduleError: there is no such schedule, or not for these sizes.
+        ScheduleError: there is no such schedule, not for these sizes, or it keeps more than ``pipeline.memory_cap``.
     """
-    entry, sizes = _resolved(config)
-    given = config.pipeline.partition
-    if isinstance(given, tuple) and len(given) != sizes.num_stages:
+    asked = _asked(config)
+    given, num_stages = config.pipeline.partition, asked.num_stages
+    if isinstance(given, tuple) and len(given) != num_stages:
+        ranks = config.pipeline.stages
         raise ConfigError(
-            f"pipeline.partition needs a number of layers for each of the {sizes.num_stages} stages of {entry.name} "
-            f"({len(given)} given: {list(given)}; stages={sizes.num_ranks}, chunks={sizes.num_chunks}); "
-            f'give {sizes.num_stages} numbers, or a word such as "equal"'
+            f"pipeline.partition needs a number of layers for each of the {num_stages} stages of {asked.name} "
+            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={num_stages // ranks}); "
+            f'give {num_stages} numbers, or a word such as "equal"'
         )
-    return entry.make(sizes)
+    return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()), config)
+
+
+def schedule_for_stages(
+    config: RunConfig, *, stages: Sequence[StageCost], links: Sequence[Link], message_bytes: Sequence[int]
+) -> Schedule:
+    """The same, made for these stage times where it depends on them. Raises as `schedule_of`."""
+    made = _asked(config).make(config, stages=stages, links=links, message_bytes=message_bytes)
+    return _within_cap(made, config)
+
+
+def follows_costs(config: RunConfig) -> bool:
+    """Does the order depend on what the stages take?"""
+    asked = _asked(config)
+    return isinstance(asked, _Named) and asked.entry.cost_driven
 
 
 def layout_of(config: RunConfig) -> Layout:
@@ -38,13 +70,79 @@ def layout_of(config: RunConfig) -> Layout:
         ScheduleError: there is no such schedule, or not for these sizes.
         RecipeError: an axis that is not built yet.
     """
-    _, sizes = _resolved(config)
-    mesh = config.mesh
-    return Layout(sizes.num_ranks, sizes.num_chunks, mesh.tensor, mesh.data, mesh.context, mesh.expert)
+    ranks, mesh = config.pipeline.stages, config.mesh
+    return Layout(ranks, _asked(config).num_stages // ranks, mesh.tensor, mesh.data, mesh.context, mesh.expert)
 
 
-def _resolved(config: RunConfig) -> tuple[ScheduleEntry, Sizes]:
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A registered schedule at the configured sizes."""
+
+    entry: ScheduleEntry
+    sizes: Sizes
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def num_stages(self) -> int:
+        return self.sizes.num_stages
+
+    def make(
+        self,
+        config: RunConfig,
+        *,
+        stages: Sequence[StageCost],
+        links: Sequence[Link],
+        message_bytes: Sequence[int],
+    ) -> Schedule:
+        if not self.entry.cost_driven:
+            return self.entry.make(self.sizes)
+        cap = None if config.pipeline.memory_cap is None else Fraction(config.pipeline.memory_cap)
+        if cap is None and self.name == AUTO:
+            cap = Fraction(self.sizes.num_ranks)  # the memory of 1F1B
+        costs = ScheduleCosts.of(
+            self.entry.place(self.sizes),
+            stages=stages,
+            links=links,
+            message_bytes=message_bytes or 0,
+            memory_cap=cap,
+        )
+        return self.entry.make(self.sizes, costs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filed:
+    """What a file says."""
+
+    schedule: Schedule
+
+    @property
+    def name(self) -> str:
+        return self.schedule.name
+
+    @property
+    def num_stages(self) -> int:
+        return self.schedule.num_stages
+
+    def make(
+        self,
+        config: RunConfig,
+        *,
+        stages: Sequence[StageCost],
+        links: Sequence[Link],
+        message_bytes: Sequence[int],
+    ) -> Schedule:
+        del config, stages, links, message_bytes
+        return self.schedule
+
+
+def _asked(config: RunConfig) -> _Named | _Filed:
     pipeline = config.pipeline
+    path = Path(pipeline.schedule)
+    if pipeline.schedule not in CATALOGUE and (path.suffix or len(path.parts) > 1):
+        return _Filed(_read(path, config))
     entry = get(pipeline.schedule)
     microbatches = batch_sizes(config).microbatches
     if not entry.runnable:
@@ -53,4 +151,37 @@ def _resolved(config: RunConfig) -> tuple[ScheduleEntry, Sizes]:
     sizes = entry.sizes(
         pipeline.stages, num_microbatches=microbatches, num_chunks=pipeline.chunks, options=pipeline.options
     )
-    return entry, sizes
+    return _Named(entry, sizes)
+
+
+def _read(path: Path, config: RunConfig) -> Schedule:
+    """The computing part of a schedule file; where messages go, lowering decides."""
+    pipeline = config.pipeline
+    if pipeline.options:
+        raise ScheduleError(f"{path} is a file and takes no options (given {pipeline.options}); leave them out")
+    found = read_schedule_file(path)
+    schedule = found.compute_part() if isinstance(found, ExplicitSchedule) else found
+    validate(schedule)
+    if schedule.placement.num_streams > 1 or schedule.num_slices > 1:
+        raise ScheduleError(
+            f"{path} has {schedule.placement.num_streams} streams and {schedule.num_slices} slices a microbatch, which "
+            "can be drawn and simulated; to run, a schedule has one stream and whole microbatches"
+        )
+    for key, given, its in (
+        ("stages", pipeline.stages, schedule.num_ranks),
+        ("chunks", pipeline.chunks, schedule.num_stages // schedule.num_ranks),
+        ("microbatches", batch_sizes(config).microbatches, schedule.num_microbatches),
+    ):
+        if given is not None and given != its:
+            raise ScheduleError(f"{path} has {its} {key} and pipeline.{key} is {given}; set pipeline.{key}={its}")
+    return schedule
+
+
+def _within_cap(schedule: Schedule, config: RunConfig) -> Schedule:
+    cap = config.pipeline.memory_cap
+    if cap is not None and max(kept := peak_shares(schedule)) > cap:
+        raise ScheduleError(
+            f"{schedule.name} keeps the activations of {float(max(kept)):g} microbatches on rank "
+            f"{kept.index(max(kept))}, above pipeline.memory_cap={cap:g}; raise it, or use another schedule"
+        )
+    return schedule

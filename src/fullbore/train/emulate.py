@@ -23,7 +23,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, TensorSpec
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
-from fullbore.plan.schedule import schedule_of
+from fullbore.plan.schedule import layout_of
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.emulated import EmulatedEngine, Jitter
 from fullbore.runtime.executor import Executor
@@ -49,7 +49,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         CostsError: the file cannot be used, or does not fit the pipeline.
     """
     layers, rehearsal = read_costs(Path(costs_path)), read_rehearsal(Path(costs_path))
-    rehearsal.require(num_ranks=config.pipeline.stages, num_stages=schedule_of(config).num_stages)
+    rehearsal.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).num_stages)
     names = [layer.name for layer in layers]
     resolved = resolve(config, costs=layers, layer_names=names, links=rehearsal.links)
     place = join(worker, config, device=CpuDevice())
