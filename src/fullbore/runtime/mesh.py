@@ -165,15 +165,15 @@ class Mesh:
             return None
         members, timeout = [self.ranks[r] for r in ranks], timedelta(seconds=timeout_s)
         group: dist.ProcessGroup = self.together(lambda: dist.new_group(members, timeout=timeout))
-        self._groups.append(group)
+        if self.rank in ranks:
+            self._groups.append(group)
         return group
 
     def leave(self, group: dist.ProcessGroup) -> None:
         """Let go of a group that `new_group` made. A rank that is not in it has nothing to let go of."""
         if group in self._groups:
             self._groups.remove(group)
-            if group is not dist.GroupMember.NON_GROUP_MEMBER:
-                dist.destroy_process_group(group)
+            dist.destroy_process_group(group)
 
     def close(self) -> None:
         """Leave every group that this mesh made; the process group of the world too if it is one of them."""

@@ -201,6 +201,7 @@ class Pipeline:
 
         self._tied.make_equal(self._weights)
 
+        assert self._objective is not None, "looked at first"
         self._tap = OutputTap(self._objective)
         self._training = self._stages.training_engines(self._tap.objective)
         program = lower(self.schedule)
