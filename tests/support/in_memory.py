@@ -21,7 +21,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime.cut import split_microbatches
+from fullbore.runtime.arguments import split_microbatches
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor

@@ -24,7 +24,7 @@ from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
 from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime.cut import split_microbatches
+from fullbore.runtime.arguments import split_microbatches
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.mesh import Mesh

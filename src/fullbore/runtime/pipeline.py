@@ -32,10 +32,10 @@ from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.runtime.agreement import require_same, same_microbatches
+from fullbore.runtime.arguments import edges_of, require_count, require_names, required_objective, schedule_for
 from fullbore.runtime.batch import Batch, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
-from fullbore.runtime.cut import edges_of, schedule_for
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
@@ -105,25 +105,10 @@ class Pipeline:
         mesh: Mesh | None = None,
     ) -> None:
         self._model = layered(model)
-        self._objective = objective if objective is not None else self._model.objective
-        if self._objective is None:
-            raise ModelError(
-                f"this model brings no loss ({self._model.description}); "
-                "give objective=Objective(loss_sum=..., count=...)"
-            )
+        self._objective = required_objective(objective, self._model)
         for name, value in (("num_microbatches", num_microbatches), ("accumulation", accumulation)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} is a whole number of at least 1 ({name}={value!r})")
-        if not isinstance(self._objective, Objective):
-            raise ConfigError(
-                "objective is a fullbore.Objective(loss_sum=..., count=...), which also says how many items count "
-                f"(given a {type(objective).__name__})"
-            )
-        if isinstance(recompute, str):
-            raise ConfigError(
-                f"recompute names layers one by one (given {recompute!r}); for example "
-                f"recompute={list(self._model.layer_names[1:3])}"
-            )
+            require_count(name, value)
+        require_names(recompute, self._model)
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
         self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
@@ -201,7 +186,6 @@ class Pipeline:
 
         self._tied.make_equal(self._weights)
 
-        assert self._objective is not None, "looked at first"
         self._tap = OutputTap(self._objective)
         self._training = self._stages.training_engines(self._tap.objective)
         program = lower(self.schedule)
@@ -474,7 +458,6 @@ class Pipeline:
         if self._failed or self._released:
             how = "has failed in an earlier step" if self._failed else "is closed"
             raise ConfigError(f"this pipeline {how} and cannot go on; build a new one")
-        assert self._objective is not None
         microbatches = same_microbatches(lambda: self._given(batch, number), mesh=self._mesh)
         count = sum(self._objective.count(microbatch) for microbatch in microbatches)
         if count < 0 or count != int(count):

@@ -1,21 +1,28 @@
-"""What a pipeline's arguments mean: the schedule behind a name, and the layers at which stages begin."""
+"""What a pipeline's arguments mean: the schedule behind a name, the layers at which stages begin, the loss."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from fullbore.errors import ConfigError, ScheduleError
+from fullbore.errors import ConfigError, ModelError, ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import LayeredModel
+from fullbore.models.layered import LayeredModel, Objective
 from fullbore.partition.equal import equal
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get
 
-__all__ = ["edges_of", "schedule_for", "split_microbatches"]
+__all__ = [
+    "edges_of",
+    "require_count",
+    "require_names",
+    "required_objective",
+    "schedule_for",
+    "split_microbatches",
+]
 
 
 def schedule_for(
@@ -73,3 +80,38 @@ def split_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[Micro
     """The microbatches whose backward on this stage is split into I and W."""
     order = schedule.orders[schedule.placement.rank_of(stage)]
     return frozenset(a.microbatch for a in order if a.stage == stage and a.kind is Kind.BACKWARD_INPUT)
+
+
+def required_objective(given: Objective | None, model: LayeredModel) -> Objective:
+    """What is summed and counted: what the caller gives, or what the model brings.
+
+    Raises:
+        ConfigError: something else than an objective.
+        ModelError: there is none.
+    """
+    objective = given if given is not None else model.objective
+    if objective is None:
+        raise ModelError(
+            f"this model brings no loss ({model.description}); give objective=Objective(loss_sum=..., count=...)"
+        )
+    if not isinstance(objective, Objective):
+        raise ConfigError(
+            "objective is a fullbore.Objective(loss_sum=..., count=...), which also says how many items count "
+            f"(given a {type(objective).__name__})"
+        )
+    return objective
+
+
+def require_count(name: str, value: object) -> None:
+    """Raises ConfigError for anything but a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} is a whole number of at least 1 ({name}={value!r})")
+
+
+def require_names(recompute: Sequence[str], model: LayeredModel) -> None:
+    """Raises ConfigError for a word in place of a list: its letters would be taken for names."""
+    if isinstance(recompute, str):
+        raise ConfigError(
+            f"recompute names layers one by one (given {recompute!r}); for example "
+            f"recompute={list(model.layer_names[1:3])}"
+        )
