@@ -9,15 +9,17 @@ import pytest
 import torch
 
 from fullbore.errors import ScheduleError
+from fullbore.ids import StageIndex
 from fullbore.models.sequential import sequential_model
-from fullbore.schedules.registry import REGISTRY
+from fullbore.simulate.held import peak_held_bytes
 from fullbore.simulate.memory import peak_activations
+from fullbore.synthesis.catalogue import CATALOGUE
 from tests.property.strategies import fits
 from tests.support.ranks import MODELS, Stepped, mlp4_batch, on_ranks
 from tests.support.runnable import RUNNABLE
 
-ONE_STAGE = [name for name in RUNNABLE if REGISTRY[name].chunks == 1]
-CHAIN_CASES = [(name, m) for name in ONE_STAGE for m in (1, 2, 4) if fits(REGISTRY[name], 2, m, 1, {})]
+ONE_STAGE = [name for name in RUNNABLE if CATALOGUE[name].chunks == 1]
+CHAIN_CASES = [(name, m) for name in ONE_STAGE for m in (1, 2, 4) if fits(CATALOGUE[name], 2, m, 1, {})]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,7 @@ def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks:
     """
     cases = [(name, microbatches) for name in names_for(ranks, microbatches, layers=layers)]
     by_rank = on_ranks("first_steps", f"mlp{layers}", cases, 1.0, num_ranks=ranks)
-    for case, (name, _) in enumerate(cases):
+    for case in range(len(cases)):
         initial = {key: value for rank in range(ranks) for key, value in by_rank[rank][case].initial.items()}
         loss, reference = _one_process(initial, microbatches)
         gradients = {key: value for rank in range(ranks) for key, value in by_rank[rank][case].gradients.items()}
@@ -64,8 +66,17 @@ def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks:
         for rank in range(ranks):
             assert by_rank[rank][case].loss == pytest.approx(loss, rel=1e-13)
             assert by_rank[rank][case].evaluated == pytest.approx(loss, rel=1e-13)
-            schedule = REGISTRY[name].build(ranks, num_microbatches=microbatches)
+            schedule = by_rank[rank][case].schedule
             assert by_rank[rank][case].peak_activations == peak_activations(schedule)[rank]
+            held = {
+                StageIndex(stage): number
+                * 2
+                * (8 // microbatches)
+                * 8
+                * 8  # input, output gradient
+                for stage, number in enumerate(by_rank[rank][case].layers_per_stage)
+            }
+            assert by_rank[rank][case].peak_held_bytes == peak_held_bytes(schedule, held=held)[rank]
 
 
 def names_for(ranks: int, microbatches: int, *, layers: int) -> list[str]:
@@ -73,7 +84,7 @@ def names_for(ranks: int, microbatches: int, *, layers: int) -> list[str]:
     found = []
     for name in RUNNABLE:
         with suppress(ScheduleError):
-            if REGISTRY[name].build(ranks, num_microbatches=microbatches).num_stages <= layers:
+            if CATALOGUE[name].build(ranks, num_microbatches=microbatches).num_stages <= layers:
                 found.append(name)
     return found
 

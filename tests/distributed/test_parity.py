@@ -11,7 +11,7 @@ import pytest
 
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
-from fullbore.schedules.registry import REGISTRY
+from fullbore.synthesis.catalogue import CATALOGUE
 from tests.property.strategies import fits
 from tests.support.command import TINY_LLAMA, fullbore
 from tests.support.ranks import on_ranks
@@ -32,7 +32,7 @@ def cases(ranks: int, settings: str) -> list[tuple[str, str, str, str]]:
     found = []
     for number, name in enumerate(RUNNABLE):
         chosen = {"in turn": (PAIRS[number % 4],), "pairs": PAIRS, "product": product_of_all}[settings]
-        if fits(REGISTRY[name], ranks, 4, REGISTRY[name].chunks, {}):
+        if fits(CATALOGUE[name], ranks, 4, CATALOGUE[name].chunks, {}):
             found += [(name, *case) for case in chosen]
     return found
 
@@ -85,7 +85,7 @@ def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, setti
 
 def _blocks(name: str) -> int:
     """Enough for every stage of four ranks to have a layer; embedding and head are layers too."""
-    return 4 * REGISTRY[name].chunks - 2 if REGISTRY[name].chunks > 1 else 4
+    return 4 * CATALOGUE[name].chunks - 2 if CATALOGUE[name].chunks > 1 else 4
 
 
 def test_parity_with_uneven_chunks_groups_and_options(text: Path) -> None:

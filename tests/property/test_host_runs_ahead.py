@@ -20,7 +20,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.memory_transport import MemoryFabric
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.schedules.registry import REGISTRY
+from fullbore.synthesis.catalogue import CATALOGUE
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row
 from tests.support.in_memory import SQUARED_ERROR, boundary_of, chain_batch, edge, engine_of, run_alone
@@ -116,7 +116,7 @@ def on_streams(schedule: Schedule, *, seed: int = 0) -> Iterator[OnStreams]:
 
 def every_schedule(num_ranks: int, num_microbatches: int) -> list[Schedule]:
     """Registered ones, and one that splits every second backward."""
-    entries = [REGISTRY[name] for name in RUNNABLE]
+    entries = [CATALOGUE[name] for name in RUNNABLE]
     registered = [entry.build(num_ranks, num_microbatches=num_microbatches) for entry in entries]
     return [*registered, mixed(num_ranks, num_microbatches)]
 
@@ -150,7 +150,7 @@ def test_spans_are_what_the_device_did_and_when(schedule: Schedule) -> None:
 
 
 def test_what_is_being_sent_is_kept_until_the_device_has_sent_it() -> None:
-    schedule = REGISTRY["1f1b"].build(2, num_microbatches=4)
+    schedule = CATALOGUE["1f1b"].build(2, num_microbatches=4)
     with on_streams(schedule) as ranks:
         sent: list[weakref.ref[torch.Tensor]] = []
         transport = ranks.transports[0]

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from fullbore.errors import TransferStalled
-from fullbore.schedules.registry import REGISTRY
+from fullbore.simulate.held import peak_held_bytes
 from fullbore.simulate.memory import peak_activations
-from tests.support.in_memory import both_directions_on_one, random_cases, run_alone, run_on_threads
+from fullbore.synthesis.catalogue import CATALOGUE
+from tests.support.in_memory import both_directions_on_one, held_by_linear, random_cases, run_alone, run_on_threads
 from tests.support.runnable import RUNNABLE
 
 CASES = random_cases(200, names=RUNNABLE, seed=20)
@@ -26,12 +27,13 @@ def test_random_delays_never_hang_and_never_change_a_bit(case: int) -> None:
         for stage, gradient in reference.gradients.items():
             torch.testing.assert_close(outcome.gradients[stage], gradient, rtol=1e-12, atol=1e-14)
         assert outcome.peak_activations == peak_activations(schedule)
+        assert outcome.peak_held_bytes == peak_held_bytes(schedule, held=held_by_linear(schedule))
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_both_directions_on_one_communicator_hang(ranks: int) -> None:
     """The test above can fail: with one communicator a rank pair, plain 1F1B deadlocks."""
-    schedule = REGISTRY["1f1b"].build(ranks, num_microbatches=8)
+    schedule = CATALOGUE["1f1b"].build(ranks, num_microbatches=8)
     outcome = run_on_threads(schedule, communicator_of=both_directions_on_one, timeout_s=0.5)
     assert outcome.errors
     assert isinstance(outcome.errors[0], TransferStalled)
@@ -39,7 +41,7 @@ def test_both_directions_on_one_communicator_hang(ranks: int) -> None:
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_a_shallow_receive_depth_is_enough(name: str) -> None:
-    schedule = REGISTRY[name].build(4, num_microbatches=8)
+    schedule = CATALOGUE[name].build(4, num_microbatches=8)
     assert not run_on_threads(schedule, prefetch=1, longest_delay_s=0.0005).errors
 
 
@@ -53,8 +55,8 @@ def test_the_cases_have_several_stages_a_rank_and_options() -> None:
 def test_activations_alive_under_1f1b_do_not_grow_with_microbatches(ranks: int, expected: tuple[int, ...]) -> None:
     """Known from DeepSpeed #4602: min(p - rank, m) on every rank, whatever m is; all forwards first keeps m."""
     for microbatches in (ranks, 2 * ranks, 6 * ranks):
-        one = run_on_threads(REGISTRY["1f1b"].build(ranks, num_microbatches=microbatches))
+        one = run_on_threads(CATALOGUE["1f1b"].build(ranks, num_microbatches=microbatches))
         assert one.peak_activations == expected
-        all_first = run_on_threads(REGISTRY["gpipe"].build(ranks, num_microbatches=microbatches))
+        all_first = run_on_threads(CATALOGUE["gpipe"].build(ranks, num_microbatches=microbatches))
         assert all_first.peak_activations == (microbatches,) * ranks
-    assert run_on_threads(REGISTRY["1f1b"].build(ranks, num_microbatches=1)).peak_activations == (1,) * ranks
+    assert run_on_threads(CATALOGUE["1f1b"].build(ranks, num_microbatches=1)).peak_activations == (1,) * ranks

@@ -17,11 +17,8 @@ from fullbore.runtime.emulated import EmulatedEngine
 from fullbore.simulate.held import peak_held_bytes
 from fullbore.simulate.memory import peak_activations
 from tests.property.strategies import shuffled
-from tests.support.in_memory import ROWS, WIDTH, both_directions_on_one, run_alone, run_on_threads
+from tests.support.in_memory import both_directions_on_one, held_by_linear, run_alone, run_on_threads
 from tests.support.split_schedules import mixed, one_forward_one_input, v_shaped
-
-HELD = 2 * ROWS * WIDTH * 8
-"""Of one linear layer of float64: its input and the gradient of its output."""
 
 
 def cases() -> list[Schedule]:
@@ -55,8 +52,7 @@ def test_random_delays_never_hang_and_gradients_activations_and_held_bytes_are_a
         for stage, gradient in reference.gradients.items():
             torch.testing.assert_close(outcome.gradients[stage], gradient, rtol=1e-12, atol=1e-14)
         assert outcome.peak_activations == peak_activations(schedule)
-        held = dict.fromkeys((action.stage for order in schedule.orders for action in order), HELD)
-        assert outcome.peak_held_bytes == peak_held_bytes(schedule, held=held)
+        assert outcome.peak_held_bytes == peak_held_bytes(schedule, held=held_by_linear(schedule))
 
 
 def test_in_the_order_of_the_reference_not_a_bit_differs() -> None:

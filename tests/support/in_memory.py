@@ -27,8 +27,8 @@ from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.memory_transport import MemoryFabric, lane_of_its_own
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.schedules.registry import REGISTRY
 from fullbore.schedules.sizes import Sizes
+from fullbore.synthesis.catalogue import CATALOGUE
 from fullbore.timeline.instrument import SpanList
 
 WIDTH = 3
@@ -68,6 +68,11 @@ class Outcome:
     peak_activations: tuple[int, ...]
     peak_held_bytes: tuple[int, ...]
     errors: tuple[RankFailed, ...]
+
+
+def held_by_linear(schedule: Schedule) -> dict[StageIndex, int]:
+    """Bytes that a microbatch of each stage keeps from I to W: its linear layer's input and output gradient."""
+    return dict.fromkeys(map(StageIndex, range(schedule.num_stages)), 2 * ROWS * WIDTH * 8)
 
 
 def chain_batch(num_microbatches: int) -> list[Microbatch]:
@@ -206,7 +211,7 @@ class Case:
 
     @property
     def schedule(self) -> Schedule:
-        return REGISTRY[self.name].make(self.sizes)
+        return CATALOGUE[self.name].make(self.sizes)
 
 
 def random_cases(count: int, *, names: Sequence[str], seed: int) -> list[Case]:
@@ -214,7 +219,7 @@ def random_cases(count: int, *, names: Sequence[str], seed: int) -> list[Case]:
     source = random.Random(seed)
     cases: list[Case] = []
     while len(cases) < count:
-        entry = REGISTRY[source.choice(names)]
+        entry = CATALOGUE[source.choice(names)]
         ranks, microbatches = source.choice((2, 4, 8)), source.randint(1, 12)
         chunks = source.choice((2, 3)) if entry.takes_chunks and ranks < 8 else None
         options = {

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fullbore.config.run import RunConfig
 from fullbore.ir.recipe import Layout
+from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Objective, TiedWeight
 from fullbore.runtime.clipping import clip, global_norm
 from fullbore.runtime.device import CpuDevice
@@ -55,6 +56,10 @@ class Stepped:
 
     evaluated: float
     """The loss of the same batch in evaluation mode, before the step."""
+
+    peak_held_bytes: int
+    layers_per_stage: tuple[int, ...]
+    schedule: Schedule
 
 
 def chain_model() -> nn.Sequential:
@@ -143,7 +148,13 @@ def first_steps(worker: Worker, model: str, cases: Sequence[tuple[str, int]], ma
         norm = pipeline.clip_grad_norm(max_norm)
         clipped = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
         count, peak = len(list(pipeline.parameters())), pipeline.peak_activations
-        seen.append(Stepped(loss, gradients, norm, clipped, inf_norm, peak, initial, count, evaluated))
+        held, cut = pipeline.peak_held_bytes, pipeline.layers_per_stage
+        seen.append(
+            Stepped(
+                *(loss, gradients, norm, clipped, inf_norm, peak, initial, count, evaluated),
+                *(held, cut, pipeline.schedule),
+            )
+        )
         pipeline.release()
     mesh.close()
     return seen

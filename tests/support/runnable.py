@@ -1,7 +1,7 @@
-"""The registered schedules that the runtime runs."""
+"""The schedules that the runtime runs, `auto` among them."""
 
 from __future__ import annotations
 
-from fullbore.schedules.registry import REGISTRY
+from fullbore.synthesis.catalogue import CATALOGUE
 
-RUNNABLE = tuple(name for name, entry in REGISTRY.items() if entry.runnable)
+RUNNABLE = tuple(name for name, entry in CATALOGUE.items() if entry.runnable)
