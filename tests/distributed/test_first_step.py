@@ -69,11 +69,7 @@ def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks:
             schedule = by_rank[rank][case].schedule
             assert by_rank[rank][case].peak_activations == peak_activations(schedule)[rank]
             held = {
-                StageIndex(stage): number
-                * 2
-                * (8 // microbatches)
-                * 8
-                * 8  # input, output gradient
+                StageIndex(stage): number * 2 * (8 // microbatches) * 8 * 8  # input, output gradient
                 for stage, number in enumerate(by_rank[rank][case].layers_per_stage)
             }
             assert by_rank[rank][case].peak_held_bytes == peak_held_bytes(schedule, held=held)[rank]

@@ -88,6 +88,40 @@ def _blocks(name: str) -> int:
     return 4 * CATALOGUE[name].chunks - 2 if CATALOGUE[name].chunks > 1 else 4
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("ranks", "in_turn"),
+    [(2, True), *(pytest.param(ranks, False, marks=pytest.mark.slow) for ranks in (2, 4))],
+)
+def test_parity_for_every_schedule_where_only_a_part_trains(ranks: int, in_turn: bool, text: Path) -> None:
+    """Frozen stages and low-rank adapters, in turn or both; an odd number of microbatches, where the schedule exists
+    for it."""
+    asked = []
+    for number, name in enumerate(RUNNABLE):
+        sizes = [m for m in (2 * ranks + 1, 2 * ranks) if fits(CATALOGUE[name], ranks, m, CATALOGUE[name].chunks, {})]
+        both = (("frozen", number // 2 % 2), ("adapted", (number // 2 + 1) % 2))
+        for model, recompute in both[number % 2 :][:1] if in_turn else both:
+            asked.append((name, sizes[0], model, ("none", "full")[recompute]))
+    assert sum(microbatches % 2 for _, microbatches, *_ in asked) > len(asked) // 2
+    configs = [
+        undropped(
+            text,
+            *(f"pipeline.stages={ranks}", f"pipeline.microbatches={m}", "batch.microbatch_size=1"),
+            *(
+                f"pipeline.schedule={name}",
+                f"pipeline.recompute={recompute}",
+                "data.sequence_length=8",
+                "model.dtype=float64",
+            ),
+            f"model.factory=tests.support.partly_trained:{model}",
+        )
+        for name, m, model, recompute in asked
+    ]
+    for case, report in zip(asked, on_ranks("verify_all", configs, num_ranks=ranks)[0], strict=True):
+        assert report.parity, (case, report.failures)
+        assert len(report.gradients) == {"frozen": 9 * 6 - 9 - 1 + 2, "adapted": 6 * 2 * 2}[case[2]]
+
+
 def test_parity_with_uneven_chunks_groups_and_options(text: Path) -> None:
     """11 layers over 6 stages of two ranks; a last group shorter than the others; more warmup than Megatron-LM's."""
     configs = [
