@@ -12,6 +12,7 @@ from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, RecipeError
 from fullbore.ir.recipe import Recipe
 from fullbore.plan.recipe_file import read_recipe
+from fullbore.plan.recompute import ahead_in_stages
 from fullbore.report.summary import render_summary
 from fullbore.simulate.engine import simulate
 from fullbore.synthesis.catalogue import get
@@ -62,6 +63,8 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
         num_chunks=recipe.layout.chunks,
         options=recipe.schedule_options,
     )
+    if recipe.recompute_ahead:
+        schedule = ahead_in_stages(schedule, costs=plan.stage_costs)
     links, sizes = _links(run_dir / "profile.json", recipe)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)

@@ -105,7 +105,7 @@ class History:
         recipe = resolved.recipe
         return find_slow_stage(
             self.recent,
-            layers=with_recompute(costs, names=recipe.recompute),
+            layers=with_recompute(costs, names=recipe.recompute, ahead=recipe.recompute_ahead),
             layers_per_stage=recipe.layers_per_stage,
             schedule=resolved.schedule,
             links=links,
