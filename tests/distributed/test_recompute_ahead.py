@@ -48,8 +48,8 @@ def assert_same(case: Case, ranks: list[Compared]) -> None:
 
 @pytest.mark.parametrize(("schedule", "m"), SCHEDULES)
 def test_two_ranks(schedule: str, m: int) -> None:
-    """m odd or two stages a rank, lengths and numbers of samples uneven, two steps that add up; tied over ranks, frozen,
-    adapters, dropout, a loss in chunks, bfloat16 and float16."""
+    """m odd or two stages a rank, lengths and numbers of samples uneven, two steps that add up; tied over ranks,
+    frozen, adapters, dropout, a loss in chunks, bfloat16 and float16."""
     cases = [Case(model, schedule, m) for model in MOSTLY]
     for case, ranks in zip(cases, compare(cases), strict=True):
         assert_same(case, ranks)
@@ -68,7 +68,12 @@ def test_some_layers_and_two_rounds_a_step() -> None:
 
 
 def test_verify_finds_the_numbers_of_one_process() -> None:
-    sets = ["pipeline.recompute=full", "pipeline.recompute_ahead=true", "model.dtype=float64", "pipeline.schedule=zb-h1"]
+    sets = [
+        "pipeline.recompute=full",
+        "pipeline.recompute_ahead=true",
+        "model.dtype=float64",
+        "pipeline.schedule=zb-h1",
+    ]
     ran = fullbore("verify", *TINY_LLAMA, *(part for one in sets for part in ("--set", one)), "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["ok"] is True

@@ -37,8 +37,8 @@ SQUARED_ERROR = Objective(
 
 
 class Staged:
-    """``cuts``: ``[0, 3, 6]`` is two stages of three layers. ``ahead``: what recomputes does so before any gradient of its
-    microbatch is there. ``again`` counts the second forwards of layers: those in an R, those in a backward."""
+    """``cuts``: ``[0, 3, 6]`` is two stages of three layers. ``ahead``: what recomputes does so before any gradient of
+    its microbatch is there. ``again`` counts the second forwards of layers: those in an R, those in a backward."""
 
     def __init__(
         self,

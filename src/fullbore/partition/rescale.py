@@ -2,8 +2,8 @@
 
 A profile measures layers alone; in a run they share memory bandwidth, caches and cores, and a device may be slower than
 the one that was profiled. The run tells what each *stage* took, so every layer of a stage is scaled by the same factor,
-one factor for its forward, one for its backward (or one for each half of a split backward) and one for its R: the sums then are
-exactly what was measured, and how a stage's time divides among its layers stays as profiled.
+one factor for its forward, one for its backward (or one for each half of a split backward) and one for its R: the sums
+then are exactly what was measured, and how a stage's time divides among its layers stays as profiled.
 
 What a stage took more is put down to its layers, never to its device: a cut for devices of unequal speed this is not.
 """

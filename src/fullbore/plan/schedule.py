@@ -1,8 +1,9 @@
 """The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here.
 
-A name is built for the configured sizes. Recomputations ahead of the backward are not in here: which stages have them
-depends on the cut (`fullbore.plan.resolve`). What depends on costs (`ScheduleEntry.cost_driven`, as ``auto``) is made for
+A name is built for the configured sizes. What depends on costs (`ScheduleEntry.cost_driven`, as ``auto``) is made for
 equal stages first, so that layers can be cut, and then for the stages of the cut. A file is taken as it is.
+Recomputations ahead of the backward are put in later: which stages have them depends on the cut
+(`fullbore.plan.resolve`).
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _read(path: Path, config: RunConfig) -> Schedule:
     again = sum(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
     if again and pipeline.recompute in ("none", ()):
         raise ScheduleError(
-            f"{path} has recomputations (R) and pipeline.recompute names no layer; set it to \"full\" or a list of layer "
+            f'{path} has recomputations (R) and pipeline.recompute names no layer; set it to "full" or a list of layer '
             "names, or leave out the Rs"
         )
     if again not in (0, schedule.num_stages * schedule.num_microbatches):

@@ -13,8 +13,8 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.partition.equal import equal
 from fullbore.partition.holding import stages_holding
-from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
 from fullbore.schedules.costs import ScheduleCosts
+from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get
 
@@ -88,9 +88,7 @@ def with_recomputations(
     if recomputes(schedule):
         return schedule
     counts = [end - first for first, end in pairwise(edges)]
-    return recompute_ahead(
-        schedule, stages=stages_holding(recompute, layer_names=layer_names, layers_per_stage=counts)
-    )
+    return recompute_ahead(schedule, stages=stages_holding(recompute, layer_names=layer_names, layers_per_stage=counts))
 
 
 def split_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:

@@ -23,7 +23,13 @@ SPLIT = pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 
 
 def both(
-    make: Callable[[], Any], cuts: list[int], rounds: Any, *, recompute: tuple[str, ...], scale: float = 1.0, **more: Any
+    make: Callable[[], Any],
+    cuts: list[int],
+    rounds: Any,
+    *,
+    recompute: tuple[str, ...],
+    scale: float = 1.0,
+    **more: Any,
 ) -> Staged:
     """Two steps inside the backward and the same ahead of it: equal losses, gradients and buffers. Gives the latter."""
     made: list[Staged] = []

@@ -62,7 +62,7 @@ def test_the_drawing_of_the_pass_is_what_a_run_predicts() -> None:
 
 
 def test_only_stages_with_a_layer_to_recompute_have_an_r_and_it_takes_the_time_of_these_layers() -> None:
-    """"full" leaves out embed and head."""
+    """ "full" leaves out embed and head."""
     found = resolved(stages=3, partition=(1, 4, 1), microbatches=4, recompute_ahead=True)
     assert recomputing(found.schedule) == {1}
     assert found.predicted is not None
@@ -134,9 +134,7 @@ def test_a_file_may_have_them_already(tmp_path: Path) -> None:
         assert found.predicted.stage_costs == (StageCost(6, 3, 3, 4),) * 2
     with pytest.raises(ScheduleError, match=r"mine.txt has recomputations \(R\) and pipeline.recompute names no layer"):
         check_before_start(config(schedule=str(path), microbatches=4))
-    path.write_text(
-        format_schedule(recompute_ahead(get("1f1b").build(2, num_microbatches=4), stages=[StageIndex(1)]))
-    )
+    path.write_text(format_schedule(recompute_ahead(get("1f1b").build(2, num_microbatches=4), stages=[StageIndex(1)])))
     with pytest.raises(ScheduleError, match=r"mine.txt has 4 recomputations \(R\) for 8 backwards; to be predicted"):
         check_before_start(config(schedule=str(path), microbatches=4, recompute="full"))
 
