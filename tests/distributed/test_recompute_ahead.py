@@ -50,7 +50,8 @@ def assert_same(case: Case, ranks: list[Compared]) -> None:
 def test_two_ranks(schedule: str, m: int) -> None:
     """m odd or two stages a rank, lengths and numbers of samples uneven, two steps that add up; tied over ranks,
     frozen, adapters, dropout, a loss in chunks, bfloat16 and float16."""
-    cases = [Case(model, schedule, m) for model in MOSTLY]
+    models = MOSTLY if m == 3 else ("tied", "dropped", "adapted", "half")
+    cases = [Case(model, schedule, m) for model in models]
     for case, ranks in zip(cases, compare(cases), strict=True):
         assert_same(case, ranks)
         for seen in ranks:
@@ -74,9 +75,9 @@ def test_verify_finds_the_numbers_of_one_process() -> None:
         "model.dtype=float64",
         "pipeline.schedule=zb-h1",
     ]
-    ran = fullbore("verify", *TINY_LLAMA, *(part for one in sets for part in ("--set", one)), "--json")
+    ran = fullbore("verify", "--steps", "1", *TINY_LLAMA, *(part for one in sets for part in ("--set", one)), "--json")
     assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["ok"] is True
+    assert json.loads(ran.out)["parity"] is True
 
 
 def test_emulated_it_is_done_while_the_gradient_is_on_its_way(tmp_path: Path) -> None:
@@ -97,11 +98,8 @@ def test_emulated_it_is_done_while_the_gradient_is_on_its_way(tmp_path: Path) ->
         assert predicted is not None
         assert bubble_of(predicted).makespan_ns == answer["predicted_step_ns"]
         trace = read_trace(folder)
-        rank = [
-            (span.row, str(span.action))
-            for span in trace.timeline(trace.steps[-1]).on(0)
-            if span.row in (Row.COMPUTE, Row.WAIT)
-        ]
+        spans = [s for s in trace.timeline(trace.steps[-1]).spans if s.rank == 0 and s.row in (Row.COMPUTE, Row.WAIT)]
+        rank = [(span.row, str(span.action)) for span in sorted(spans, key=lambda span: span.start_ns)]
         found[ahead] = rank, answer["predicted_step_ns"]
     rank, predicted_ns = found["true"]
     assert [action for row, action in rank if row is Row.COMPUTE] == ["0F0", "0F1", "0R0", "0B0", "0R1", "0B1"]

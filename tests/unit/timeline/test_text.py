@@ -70,9 +70,9 @@ def test_a_measured_step_is_scaled_and_shows_milliseconds_recomputation_and_flus
 def test_recomputation_as_an_action_has_its_letter() -> None:
     schedule = recompute_ahead(get("1f1b").build(2, num_microbatches=2))
     assert render_text(simulate(schedule, costs=[StageCost(1, 1, 0)] * 2), width=60) == (
-        "   0                             busy idle\n"
-        "r0 F0--F1--R0~~....B0==R1~~....B1==  75%  25%\n"
-        "r1 ....F0--R0~~B0==F1--R1~~B1==....  75%  25%\n"
+        "   0              5         busy idle\n"
+        "r0 F0-F1-R0~...B0=R1~...B1=  75%  25%\n"
+        "r1 ...F0-R0~B0=F1-R1~B1=...  75%  25%\n"
         "F- forward   B= backward   R~ recomputation   . idle\n"
     )
 
