@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fullbore.config.run import PipelineConfig, RunConfig
@@ -15,12 +18,14 @@ from fullbore.ir.action import Kind
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule import Schedule
+from fullbore.partition.judge import Judge
 from fullbore.partition.rescale import rescale
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.check import check_before_start
 from fullbore.plan.resolve import ResolvedRecipe, resolve
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
+from fullbore.simulate.engine import simulate
 from tests.timetable import rows, timetable
 
 NAMES = ("embed", "block0", "block1", "block2", "block3", "head")
@@ -152,3 +157,17 @@ def test_a_time_below_nothing_is_refused() -> None:
     with pytest.raises(Exception, match="times must be at least 0"):
         StageCost(1, 1, 1, -1)
     assert StageCost(3, 1, 1).of(Kind.RECOMPUTE) == 3, "as long as the forward, where nobody says"
+
+
+def test_cuts_are_judged_as_the_simulator_has_them() -> None:
+    """Layers that recompute are dearer, and in another action."""
+    again = (5, 0, 3, 0, 4, 0)
+    layers = [replace(layer, recompute_ns=time) for layer, time in zip(COSTS, again, strict=True)]
+    schedule = recompute_ahead(get("1f1b").build(3, num_microbatches=4))
+    cuts = [(a, b, 6 - a - b) for a in range(1, 5) for b in range(1, 6 - a)]
+    scores = Judge(layers, schedule=schedule).scores(np.array(cuts, np.int64))
+    for cut, score in zip(cuts, scores, strict=True):
+        edges = (0, *accumulate(cut))
+        stages = [StageCost.of_layers(layers[first:end]) for first, end in pairwise(edges)]
+        assert score.makespan == simulate(schedule, costs=stages).compute_end_ns
+        assert score.bottleneck == max(stage.total + (stage.recompute or 0) for stage in stages)
