@@ -43,6 +43,11 @@ class StageCost:
         """Forward and backward, without an R."""
         return self.forward + self.backward_input + self.backward_weight
 
+    @property
+    def recomputing_inside(self) -> StageCost:
+        """The same stage where what an R does is done in the backward."""
+        return StageCost(self.forward, self.backward_input + (self.recompute or 0), self.backward_weight, 0)
+
     def slowed(self, slowness: float) -> StageCost:
         """The same stage where everything takes ``slowness`` times as long."""
         return StageCost(

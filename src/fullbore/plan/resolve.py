@@ -98,9 +98,9 @@ def resolve(
     cut_for = recompute_ahead(schedule) if ahead and not recomputes(schedule) else schedule
     counts, partition = _cut(config, layers=layers, schedule=cut_for, num_layers=len(layer_names), links=links)
     stages = None if layers is None else _Stages.of(layers, counts)
-    if costs is not None and stages is not None and follows_costs(config):
-        inside = _Stages.of(with_recompute(costs, names=recomputed), counts)
-        schedule = schedule_for_stages(config, stages=inside.costs, links=links, message_bytes=stages.message_bytes)
+    if stages is not None and follows_costs(config):
+        inside = [cost.recomputing_inside for cost in stages.costs]
+        schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=stages.message_bytes)
     if ahead and not recomputes(schedule):
         held = stages_holding(recomputed, layer_names=layer_names, layers_per_stage=counts)
         schedule = recompute_ahead(schedule, stages=held)

@@ -20,7 +20,7 @@ from fullbore.ids import StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.schedule import Schedule
 
-__all__ = ["recompute_ahead", "recomputes"]
+__all__ = ["recompute_ahead", "recompute_everywhere", "recomputes"]
 
 
 def recomputes(schedule: Schedule) -> bool:
@@ -49,3 +49,9 @@ def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None
             actions.append(action)
         orders.append(tuple(actions))
     return replace(schedule, orders=tuple(orders))
+
+
+def recompute_everywhere(schedule: Schedule) -> Schedule:
+    """The schedule with an R in every stage, whichever have one now: for cuts that put the layers elsewhere."""
+    without = tuple(tuple(a for a in order if a.kind is not Kind.RECOMPUTE) for order in schedule.orders)
+    return recompute_ahead(replace(schedule, orders=without))
