@@ -51,7 +51,8 @@ configs = st.builds(
         options=st.dictionaries(texts, st.integers(-(2**63), 2**63 - 1), max_size=3),
         partition=st.sampled_from(["profile", "equal"]) | st.tuples(positive, positive),
         recompute=st.sampled_from(["none", "full"]) | st.lists(texts, max_size=3).map(tuple),
-    ),
+    )
+    | st.builds(PipelineConfig, recompute=st.just("full"), recompute_ahead=st.booleans()),
     optimizer=st.builds(
         OptimizerConfig,
         lr=st.floats(0, exclude_min=True, allow_infinity=False),

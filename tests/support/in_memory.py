@@ -14,14 +14,16 @@ from torch import Tensor, nn
 
 from fullbore.errors import RankFailed, ScheduleError
 from fullbore.ids import Rank, StageIndex
-from fullbore.ir.action import Message
+from fullbore.ir.action import Kind, Message
 from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel, TensorSpec
+from fullbore.models.checkpoints import Watch
+from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective, Parcel, TensorSpec
+from fullbore.models.recompute import apply_recompute
 from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime.arguments import split_microbatches
+from fullbore.runtime.arguments import recomputed_microbatches, split_microbatches
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
@@ -30,6 +32,7 @@ from fullbore.runtime.recorder import StepRecorder
 from fullbore.schedules.sizes import Sizes
 from fullbore.synthesis.catalogue import CATALOGUE
 from fullbore.timeline.instrument import SpanList
+from fullbore.timeline.span import Row
 
 WIDTH = 3
 ROWS = 2
@@ -46,18 +49,21 @@ class ChainStage(nn.Module):
     def __init__(self, stage: int, *, last: bool, pause: Callable[[], None] = lambda: None) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(stage)
-        self.linear = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
-        self.linear.weight.data = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
+        linear = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
+        linear.weight.data = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
+        self.layer = nn.Sequential(linear, nn.Tanh())
         self._last = last
         self._pause = pause
 
     @property
     def weight(self) -> nn.Parameter:
-        return self.linear.weight
+        weight = self.layer[0].weight
+        assert isinstance(weight, nn.Parameter)
+        return weight
 
     def forward(self, carried: Parcel | None, microbatch: Microbatch) -> Tensor | Parcel:
         self._pause()
-        output = torch.tanh(self.linear(microbatch["inputs"] if carried is None else carried[0]))
+        output = self.layer(microbatch["inputs"] if carried is None else carried[0])
         return output if self._last else (output,)
 
 
@@ -68,6 +74,8 @@ class Outcome:
     peak_activations: tuple[int, ...]
     peak_held_bytes: tuple[int, ...]
     errors: tuple[RankFailed, ...]
+    recomputed: tuple[tuple[Row, str], ...] = ()
+    """Every second forward: as an action of its own or nested in another, and its name."""
 
 
 def held_by_linear(schedule: Schedule) -> dict[StageIndex, int]:
@@ -113,8 +121,12 @@ def run_on_threads(
     communicator_of: Callable[[Lane], Hashable] = lane_of_its_own,
     timeout_s: float = 20.0,
     prefetch: int = 2,
+    recompute: bool = False,
 ) -> Outcome:
-    """Every rank a thread, every message under rendezvous, in order, without tags, with random delays."""
+    """Every rank a thread, every message under rendezvous, in order, without tags, with random delays.
+
+    ``recompute``: every stage's layer, in an R where the schedule has one.
+    """
     program = lower(schedule, prefetch=prefetch)
     batch = chain_batch(schedule.num_microbatches)
     fabric = MemoryFabric(
@@ -124,8 +136,13 @@ def run_on_threads(
     pause = (lambda: time.sleep(source.uniform(0, longest_delay_s))) if longest_delay_s else (lambda: None)
     engines: list[dict[StageIndex, EagerEngine]] = []
     executors: list[Executor] = []
+    spans = [SpanList() for _ in range(schedule.num_ranks)]
     for rank in range(schedule.num_ranks):
-        mine = {stage: engine_of(stage, schedule, pause=pause) for stage in schedule.placement.stages_of(Rank(rank))}
+        recorder = StepRecorder(CpuDevice(), spans[rank], rank=rank)
+        mine = {
+            stage: engine_of(stage, schedule, pause=pause, recorder=recorder if recompute else None)
+            for stage in schedule.placement.stages_of(Rank(rank))
+        }
         engines.append(mine)
         executors.append(
             Executor(
@@ -135,7 +152,7 @@ def run_on_threads(
                 transport=fabric.transport(rank),
                 boundary_of=boundary_of,
                 device=torch.device("cpu"),
-                recorder=StepRecorder(CpuDevice(), SpanList(), rank=rank),
+                recorder=recorder,
                 board=None,
                 timeout_s=timeout_s,
             )
@@ -167,15 +184,33 @@ def run_on_threads(
     loss = sum(float(value) for value in sums) / count
     activations = tuple(executor.peak_activations for executor in executors)
     held = tuple(executor.peak_held_bytes for executor in executors)
-    return Outcome(gradients, loss, activations, held, tuple(errors))
+    for executor in executors:
+        executor.recorder.end_step()
+    recomputed = tuple(
+        (span.row, str(span.action))
+        for one in spans
+        for span in one.last
+        if span.action is not None and span.action.kind is Kind.RECOMPUTE
+    )
+    return Outcome(gradients, loss, activations, held, tuple(errors), recomputed)
 
 
-def engine_of(stage: StageIndex, schedule: Schedule, *, pause: Callable[[], None] = lambda: None) -> EagerEngine:
-    """Of one stage of the chain, for whole and split backwards."""
+def engine_of(
+    stage: StageIndex,
+    schedule: Schedule,
+    *,
+    pause: Callable[[], None] = lambda: None,
+    recorder: StepRecorder | None = None,
+) -> EagerEngine:
+    """Of one stage of the chain, for whole and split backwards. With a ``recorder`` the layer recomputes."""
     last = stage == schedule.num_stages - 1
     module = ChainStage(stage, pause=pause, last=last)
     deferral = Deferral()
     apply_weight_splits(module, deferral)
+    watch = Watch()
+    if recorder is not None:
+        built = BuiltStage(module, {}, {}, ("layer",), {"layer": module.layer}, {})
+        apply_recompute(built, ["layer"], around=lambda _: recorder.nested(Kind.RECOMPUTE), watch=watch)
     return EagerEngine(
         module,
         entrance=None if stage == 0 else edge,
@@ -183,6 +218,8 @@ def engine_of(stage: StageIndex, schedule: Schedule, *, pause: Callable[[], None
         objective=SQUARED_ERROR if last else None,
         deferral=deferral,
         split=split_microbatches(schedule, stage),
+        watch=watch,
+        ahead=recomputed_microbatches(schedule, stage),
     )
 
 

@@ -8,8 +8,9 @@ gradients until two more microbatches have come by.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from fullbore.ids import MicrobatchIndex
 from fullbore.models.auxiliary import num_samples
+from fullbore.models.checkpoints import Watch
 from fullbore.models.compiled import apply_compile
 from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys, apply_keys
@@ -35,7 +37,8 @@ SQUARED_ERROR = Objective(
 
 
 class Staged:
-    """``cuts``: ``[0, 3, 6]`` is two stages of three layers."""
+    """``cuts``: ``[0, 3, 6]`` is two stages of three layers. ``ahead``: what recomputes does so before any gradient of
+    its microbatch is there. ``again`` counts the second forwards of layers: those in an R, those in a backward."""
 
     def __init__(
         self,
@@ -47,10 +50,14 @@ class Staged:
         recompute: Sequence[str] = (),
         compiled: bool = False,
         split: bool = False,
+        ahead: bool = False,
         scaled: bool = False,
     ) -> None:
         self.objective = objective
         self.split = split
+        self.ahead = ahead
+        self.again: Counter[str] = Counter()
+        self._doing = "backward"
         self.whole: list[dict[str, int]] = []
         self.peak_held_bytes = [0] * (len(cuts) - 1)
         self.stages: list[BuiltStage] = []
@@ -69,7 +76,8 @@ class Staged:
                 self.undo.append(apply_compile(stage.layer_modules, device=CPU))
             self.undo.append(apply_keys(stage.parts, keys))
             here = [name for name in recompute if name in stage.layers]
-            self.undo.append(apply_recompute(stage, here, around=lambda _: nullcontext()))
+            watch = Watch()
+            self.undo.append(apply_recompute(stage, here, around=self._again, watch=watch))
             self.stages.append(stage)
             self.engines.append(
                 EagerEngine(
@@ -79,6 +87,8 @@ class Staged:
                     objective=None if end < cuts[-1] else objective,
                     keys=keys,
                     deferral=deferral,
+                    watch=watch,
+                    ahead=range(100) if ahead else (),
                 )
             )
         self.weights = {name: weight for stage in self.stages for name, weight in stage.weights.items()}
@@ -105,6 +115,11 @@ class Staged:
                 for engine in self.engines:
                     parcel = engine.forward(MicrobatchIndex(index), microbatch, parcel)
             for index in range(len(one) + 2):
+                if index < len(one) and self.ahead:
+                    self._doing = "R"
+                    for engine in self.engines:
+                        engine.recompute(MicrobatchIndex(index))
+                    self._doing = "backward"
                 if index < len(one):
                     self._backward(MicrobatchIndex(index))
                 if self.split and index >= 2:
@@ -113,6 +128,11 @@ class Staged:
             done += len(one)
         loss = float(self.engines[-1].loss_sum or 0.0) / count
         return loss + sum(float(engine.auxiliary_loss or 0.0) for engine in self.engines)
+
+    def _again(self, layer: str) -> AbstractContextManager[None]:
+        del layer
+        self.again[self._doing] += 1
+        return nullcontext()
 
     def _backward(self, index: MicrobatchIndex) -> None:
         gradients: Parcel | None = None

@@ -147,6 +147,9 @@ class StreamEngine:
         del self._live[index]
         self._later(lambda: self.inner.backward_weight(index), None)
 
+    def recompute(self, index: MicrobatchIndex) -> None:
+        self._later(lambda: self.inner.recompute(index), None)
+
     def _later(self, compute: Callable[[], Parcel | None], made: Parcel | None) -> None:
         pause_s = self._work_s()
 

@@ -22,6 +22,7 @@ from fullbore.partition.objective import Objective
 from fullbore.partition.partition import NothingFits, Partition
 from fullbore.plan.from_run import costs_of_file, costs_of_run
 from fullbore.plan.recipe_file import write_recipe
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.simulate.engine import simulate
 from fullbore.simulate.memory import peak_bytes
 from fullbore.synthesis.catalogue import get
@@ -76,6 +77,8 @@ def command(
         chunks = ran.layout.chunks
     count = microbatches if microbatches is not None else ran.microbatches if ran is not None else 4 * ranks
     order = entry.build(ranks, num_microbatches=count, num_chunks=chunks)
+    if ran is not None and ran.recompute_ahead:
+        order = recompute_ahead(order)
     try:
         found = best_partition(
             layers,
@@ -99,6 +102,7 @@ def command(
             entry.name,
             accumulation=ran.accumulation if ran is not None else 1,
             recompute=ran.recompute if ran is not None else (),
+            recompute_ahead=ran is not None and ran.recompute_ahead,
         )
         write_recipe(output, recipe, stage_costs=answer.stage_costs)
         click.echo(f"wrote {output}: {recipe.global_batch} sequences a step", err=True)

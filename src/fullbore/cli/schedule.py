@@ -24,6 +24,7 @@ from fullbore.errors import ConfigError
 from fullbore.ir.placement import Placement
 from fullbore.plan.made import Timing, make_for
 from fullbore.plan.recipe_file import RecipeFile, read_recipe
+from fullbore.plan.recompute import ahead_in_stages
 from fullbore.report.schedule import ScheduleReport, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
@@ -123,6 +124,8 @@ def show_command(
     solved = solve_if_asked(entry, made, optimal)
     made = made if solved is None else solved.made
     schedule, timing = made.schedule, made.timing
+    if held is not None and held.recipe.recompute_ahead:
+        schedule = ahead_in_stages(schedule, costs=timing.stages)
     report = schedule_report(
         schedule,
         costs=timing.stages,

@@ -169,6 +169,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     recompute: Literal["none", "full", "selective"] | tuple[str, ...] = "none"
     """Which layers run their forward again in the backward instead of keeping activations, or their names."""
 
+    recompute_ahead: bool = False
+    """They do so before, while the gradient is on its way: an action of its own (R) for each stage that recomputes."""
+
     def __post_init__(self) -> None:
         _need_at_least("pipeline", self, 1, "stages", "chunks", "microbatches")
         if not self.schedule:
@@ -177,6 +180,12 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError(
                 "pipeline.memory_cap is a number of microbatches above 0 whose activations a rank may keep "
                 f"(memory_cap={self.memory_cap})"
+            )
+        if self.recompute_ahead and self.recompute in ("none", ()):
+            raise ConfigError(
+                "pipeline.recompute_ahead runs the recomputation of layers before their backward, and "
+                'pipeline.recompute names no layer; set it to "full" or a list of layer names, or leave '
+                "recompute_ahead at false"
             )
         if isinstance(self.partition, tuple) and min(self.partition, default=0) < 1:
             raise ConfigError(

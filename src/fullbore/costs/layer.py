@@ -35,6 +35,9 @@ class LayerCost:
     output_bytes: int = 0
     """What would cross a boundary placed after this layer."""
 
+    recompute_ns: int = 0
+    """Its part of an R, where forward runs again as an action before the backward. A choice, so no file has it."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -50,11 +53,11 @@ class LayerCost:
 
     @property
     def time_ns(self) -> int:
-        """Forward and the whole backward: what the layer adds to a stage's rhythm."""
-        return self.forward_ns + self.backward_input_ns + self.backward_weight_ns
+        """Forward, the whole backward and an R: what the layer adds to a stage's rhythm."""
+        return self.forward_ns + self.backward_input_ns + self.backward_weight_ns + self.recompute_ns
 
 
-_NAMES = tuple(field.name for field in fields(LayerCost))
+_NAMES = tuple(field.name for field in fields(LayerCost) if field.name != "recompute_ns")
 _REQUIRED = ("name", "forward_ns", "backward_input_ns", "backward_weight_ns")
 
 

@@ -47,7 +47,10 @@ class Recipe:
     schedule: str
     accumulation: int = 1
     recompute: tuple[str, ...] = ()
-    """Names of the layers that recompute their forward in the backward."""
+    """Names of the layers that run their forward again in the backward."""
+
+    recompute_ahead: bool = False
+    """They do so before it, in an action of its own (R)."""
 
     schedule_options: dict[str, int] = field(default_factory=dict)
 
@@ -59,6 +62,11 @@ class Recipe:
             raise RecipeError(
                 f"layers_per_stage needs one count for each of the {self.layout.num_stages} stages "
                 f"(given {len(self.layers_per_stage)}: {list(self.layers_per_stage)})"
+            )
+        if self.recompute_ahead and not self.recompute:
+            raise RecipeError(
+                "recompute_ahead runs the recomputation of layers before their backward, and recompute names no layer; "
+                "name some, or set it to false"
             )
         if min(self.layers_per_stage) < 1:
             raise RecipeError(f"every stage holds at least one layer (layers_per_stage={list(self.layers_per_stage)})")

@@ -5,6 +5,9 @@ gradients where a layer's inputs need none, as the first block's, and fails when
 inputs: fairseq #3583.) Each layer's recomputation is entered through a context of the caller's, so that it shows
 as a span of its own.
 
+Where the runtime says so (`fullbore.models.checkpoints`), the second forward does not wait for the backward: it runs as
+an action of its own before, and the backward finds what it has made.
+
 The second forward changes no state: a normalisation's running statistics count each microbatch once, and a layer that
 changes any other buffer is refused.
 """
@@ -24,6 +27,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from fullbore.errors import ModelError
+from fullbore.models.checkpoints import Watch
 from fullbore.models.layered import BuiltStage
 from fullbore.models.randomness import KeyedForward
 
@@ -32,7 +36,9 @@ __all__ = ["apply_recompute"]
 Around = Callable[[str], AbstractContextManager[None]]
 
 
-def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Around) -> Callable[[], None]:
+def apply_recompute(
+    stage: BuiltStage, layers: Collection[str], *, around: Around, watch: Watch | None = None
+) -> Callable[[], None]:
     """Make the named layers of ``stage`` recompute. Parameter names and the forward's values stay as they are.
 
     One extra forward per layer and microbatch, under the random state of the first; none without gradients. Returns
@@ -43,6 +49,7 @@ def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Aroun
         layers: names among ``stage.layers``.
         around: layer name -> context entered around each recomputation. It sees no exception when PyTorch ends a
             recomputation early because everything needed is there.
+        watch: through which recomputations are run before the backward comes to them; without, none is.
 
     Raises:
         ModelError: a name that is not a layer of the stage, or a layer that is not one module call.
@@ -63,7 +70,7 @@ def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Aroun
             before = before.before
             del module.forward
         replaced[module] = before
-        module.forward = _Recomputed(module, before, name, around)
+        module.forward = _Recomputed(module, before, name, around, watch)
 
     def undo() -> None:
         for module, before in replaced.items():
@@ -78,13 +85,21 @@ def apply_recompute(stage: BuiltStage, layers: Collection[str], *, around: Aroun
 class _Recomputed:
     """A layer's forward that keeps only its input."""
 
-    def __init__(self, module: nn.Module, before: Callable[..., Any] | None, name: str, around: Around) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        before: Callable[..., Any] | None,
+        name: str,
+        around: Around,
+        watch: Watch | None,
+    ) -> None:
         """``before``: what stood in the way of the module's own forward, if anything."""
         self.before = before
         self._inner = before if before is not None else module.forward
         self._module = module
         self._name = name
         self._around = around
+        self._watch = watch
         self._state = [(part, key) for part in module.modules() if not _counts(part) for key in part._buffers]
 
     def __deepcopy__(self, memo: dict[int, object]) -> Any:
@@ -96,8 +111,11 @@ class _Recomputed:
             return self._inner(*args, **kwargs)
         versions = self._versions()
         replays = isinstance(self._inner, KeyedForward) and self._inner.replays
+        watch, run = self._watch, self._inner
+        if watch is not None and watch.checkpoints is not None:
+            run = watch.checkpoints.watched(run, watch.anchor)
         output = checkpoint(
-            self._inner,
+            run,
             *args,
             use_reentrant=False,
             preserve_rng_state=not replays,

@@ -26,9 +26,10 @@ from fullbore.simulate.sweep import makespans
 
 __all__ = ["Judge", "Score"]
 
-_PARTS = (StageCost(1, 0, 0), StageCost(0, 1, 0), StageCost(0, 0, 1))
+_PARTS = (StageCost(1, 0, 0, 0), StageCost(0, 1, 0, 0), StageCost(0, 0, 1, 0), StageCost(0, 0, 0, 1))
 _KIND_OF_PARTS = np.array([[part.of(kind) for part in _PARTS] for kind in Kind], np.int64)
-"""[kind, part] how many times forward, backward for the input and for the weights each kind of action takes."""
+"""[kind, part] how many times forward, backward for the input, for the weights and recomputation each kind of action
+takes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,17 +75,19 @@ class Judge:
             [layer.forward_ns for layer in layers],
             [layer.backward_input_ns for layer in layers],
             [layer.backward_weight_ns for layer in layers],
+            [layer.recompute_ns for layer in layers],
             [stage.fixed_bytes for stage in memory],
             [stage.activation_bytes for stage in memory],
         )
-        self._prefix = np.array([np.cumsum([0, *column]) for column in columns], np.int64)
-        self._work = self._prefix[:3].sum(axis=0)
+        prefix = np.array([np.cumsum([0, *column]) for column in columns], np.int64)
+        self._times, self._bytes = prefix[: len(_PARTS)], prefix[len(_PARTS) :]
+        self._work = self._times.sum(axis=0)
         self._slowness = np.array([slowness[rank] for rank in ranks]) if slowness else None
         self._delay_after = np.zeros((num_boundaries + 1, len(layers)), np.int64)
         for boundary, link in enumerate(links):
             if ranks[boundary] != ranks[boundary + 1]:
                 self._delay_after[boundary] = [link.delay_ns(layer.output_bytes) for layer in layers]
-        longest = round(int(self._prefix[:3, -1].sum()) * max(slowness, default=1))
+        longest = round(int(self._times[:, -1].sum()) * max(slowness, default=1))
         refuse_too_long(self.num_actions * (longest + int(self._delay_after.max(initial=0))))
         self._on_rank = (np.array(ranks) == np.arange(schedule.num_ranks)[:, None]).astype(np.int64)
 
@@ -130,12 +133,12 @@ class Judge:
 
     def peak_bytes(self, cuts: Ints) -> Ints:
         """[rank, cut] the most each rank keeps at once."""
-        fixed, kept = (_runs(column, cuts).T for column in self._prefix[3:])
+        fixed, kept = (_runs(column, cuts).T for column in self._bytes)
         return self._evaluator.peak_bytes(fixed, kept)
 
     def _part_times(self, cuts: Ints) -> list[Ints]:
-        """[cut, stage] of forward, of backward for the input and of backward for the weights."""
-        runs = [_runs(column, cuts) for column in self._prefix[:3]]
+        """[cut, stage] of each of the parts."""
+        runs = [_runs(column, cuts) for column in self._times]
         if self._slowness is None:
             return runs
         return [np.rint(times * self._slowness).astype(np.int64) for times in runs]

@@ -71,9 +71,9 @@ def recut(
 
 
 def _within(weights: Sequence[int], slowness: Sequence[float], *, bound: int) -> Allowed:
-    """Stages no slower than ``bound``, give or take the rounding of three parts. O(1) a question."""
+    """Stages no slower than ``bound``, give or take the rounding of four parts. O(1) a question."""
     prefix = (0, *accumulate(weights))
-    return lambda stage, first, end: (prefix[end] - prefix[first]) * slowness[stage] <= bound + 3
+    return lambda stage, first, end: (prefix[end] - prefix[first]) * slowness[stage] <= bound + 4
 
 
 def _packed(weights: Sequence[int], slowness: Sequence[float]) -> tuple[int, ...]:

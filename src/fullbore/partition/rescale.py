@@ -2,8 +2,8 @@
 
 A profile measures layers alone; in a run they share memory bandwidth, caches and cores, and a device may be slower than
 the one that was profiled. The run tells what each *stage* took, so every layer of a stage is scaled by the same factor,
-one factor for its forward and one for its backward (or one for each half of a split backward): the sums then are
-exactly what was measured, and how a stage's time divides among its layers stays as profiled.
+one factor for its forward, one for its backward (or one for each half of a split backward) and one for its R: the sums
+then are exactly what was measured, and how a stage's time divides among its layers stays as profiled.
 
 What a stage took more is put down to its layers, never to its device: a cut for devices of unequal speed this is not.
 """
@@ -43,8 +43,11 @@ def rescale(
         stage = layers[first:end]
         forward = [layer.forward_ns for layer in stage]
         halves = [layer.backward_input_ns for layer in stage], [layer.backward_weight_ns for layer in stage]
+        again = [layer.recompute_ns for layer in stage]
         if Kind.FORWARD in times:
             forward = _scaled(forward, total=times[Kind.FORWARD])
+        if Kind.RECOMPUTE in times:
+            again = _scaled(again, total=times[Kind.RECOMPUTE])
         if Kind.BACKWARD in times:
             both = _scaled([part for pair in zip(*halves, strict=True) for part in pair], total=times[Kind.BACKWARD])
             halves = both[::2], both[1::2]
@@ -55,8 +58,8 @@ def rescale(
             ]
             halves = split[0], split[1]
         found += [
-            replace(layer, forward_ns=f, backward_input_ns=i, backward_weight_ns=w)
-            for layer, f, i, w in zip(stage, forward, *halves, strict=True)
+            replace(layer, forward_ns=f, backward_input_ns=i, backward_weight_ns=w, recompute_ns=r)
+            for layer, f, i, w, r in zip(stage, forward, *halves, again, strict=True)
         ]
     return tuple(found)
 

@@ -32,6 +32,7 @@ def with_recipe(config: RunConfig, recipe: Recipe) -> RunConfig:
         options=dict(recipe.schedule_options),
         partition=recipe.layers_per_stage,
         recompute=recipe.recompute or "none",
+        recompute_ahead=recipe.recompute_ahead,
     )
     mesh = msgspec.structs.replace(
         config.mesh, tensor=layout.tensor, data=layout.data, context=layout.context, expert=layout.expert

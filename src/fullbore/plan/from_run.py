@@ -30,7 +30,7 @@ class RunCosts:
     """Layer costs, and where they come from."""
 
     layers: tuple[LayerCost, ...]
-    """With the recomputation of the run counted in the backward."""
+    """With the recomputation of the run counted in the backward, or by itself where it ran ahead."""
 
     recipe: Recipe | None
     """What was run; None where the folder does not say."""
@@ -60,7 +60,7 @@ def costs_of_run(run_dir: Path) -> RunCosts:
     if not (run_dir / "plan.json").exists():
         return RunCosts(layers, None, None, read_microbatch_size(run_dir / "profile.json"))
     recipe = read_recipe(run_dir / "plan.json").recipe
-    profiled = with_recompute(layers, names=recipe.recompute)
+    profiled = with_recompute(layers, names=recipe.recompute, ahead=recipe.recompute_ahead)
     if not trace_path(run_dir, rank=0).exists():
         return RunCosts(profiled, recipe, None, recipe.microbatch_size)
     trace = read_trace(run_dir)

@@ -1,4 +1,5 @@
-"""Recomputation as a change of layer costs: the backward pays the forward again, and only the input is kept."""
+"""Recomputation as a change of layer costs: the forward is paid again, in the backward or before it, and only the input
+is kept."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fullbore.costs.layer import LayerCost
+from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError
+from fullbore.ids import StageIndex
+from fullbore.ir.schedule import Schedule
+from fullbore.schedules.recompute_ahead import recompute_ahead
 
-__all__ = ["recomputed_layers", "with_recompute"]
+__all__ = ["ahead_in_stages", "recomputed_layers", "with_recompute"]
 
 
 def recomputed_layers(choice: str | Sequence[str], *, layer_names: Sequence[str]) -> tuple[str, ...]:
@@ -34,8 +39,10 @@ def recomputed_layers(choice: str | Sequence[str], *, layer_names: Sequence[str]
     return tuple(name for name in layer_names if name in choice)
 
 
-def with_recompute(layers: Sequence[LayerCost], *, names: Collection[str]) -> tuple[LayerCost, ...]:
-    """The costs with the forward of the named layers run again in their backward.
+def with_recompute(
+    layers: Sequence[LayerCost], *, names: Collection[str], ahead: bool = False
+) -> tuple[LayerCost, ...]:
+    """The costs with the forward of the named layers run again in their backward, or with ``ahead`` in an R before it.
 
     What such a layer keeps is its input, the output of the layer before it; of the first layer, nothing that counts.
     """
@@ -43,10 +50,16 @@ def with_recompute(layers: Sequence[LayerCost], *, names: Collection[str]) -> tu
     return tuple(
         replace(
             layer,
-            backward_input_ns=layer.backward_input_ns + layer.forward_ns,
+            backward_input_ns=layer.backward_input_ns + (0 if ahead else layer.forward_ns),
+            recompute_ns=layer.forward_ns if ahead else 0,
             activation_bytes=min(kept, layer.activation_bytes),
         )
         if layer.name in names
         else layer
         for layer, kept in zip(layers, inputs, strict=True)
     )
+
+
+def ahead_in_stages(schedule: Schedule, *, costs: Sequence[StageCost]) -> Schedule:
+    """The schedule with an R in every stage in which one takes time."""
+    return recompute_ahead(schedule, stages=[StageIndex(s) for s, cost in enumerate(costs) if cost.recompute != 0])

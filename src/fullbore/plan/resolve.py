@@ -19,11 +19,13 @@ from fullbore.ir.recipe import Recipe
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
 from fullbore.partition.equal import equal
+from fullbore.partition.holding import stages_holding
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import Objective
 from fullbore.partition.partition import Partition, evaluate
 from fullbore.plan.recompute import recomputed_layers, with_recompute
 from fullbore.plan.schedule import follows_costs, layout_of, schedule_for_stages, schedule_of
+from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.span import Timeline
@@ -44,7 +46,8 @@ class Prediction:
 
     bottleneck_stage: int
     stage_costs: tuple[StageCost, ...]
-    """What each stage takes for one microbatch, recomputation included."""
+    """What each stage takes for one microbatch, recomputation included: in the backward, or by itself where it is
+    ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +93,17 @@ def resolve(
     sizes, pipeline = batch_sizes(config), config.pipeline
     schedule = schedule_of(config)
     recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
-    layers = None if costs is None else with_recompute(costs, names=recomputed)
-    counts, partition = _cut(config, layers=layers, schedule=schedule, num_layers=len(layer_names), links=links)
+    ahead = bool(recomputed) and (pipeline.recompute_ahead or recomputes(schedule))
+    layers = None if costs is None else with_recompute(costs, names=recomputed, ahead=ahead)
+    cut_for = recompute_ahead(schedule) if ahead and not recomputes(schedule) else schedule
+    counts, partition = _cut(config, layers=layers, schedule=cut_for, num_layers=len(layer_names), links=links)
     stages = None if layers is None else _Stages.of(layers, counts)
     if stages is not None and follows_costs(config):
-        schedule = schedule_for_stages(config, stages=stages.costs, links=links, message_bytes=stages.message_bytes)
+        inside = [cost.recomputing_inside for cost in stages.costs]
+        schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=stages.message_bytes)
+    if ahead and not recomputes(schedule):
+        held = stages_holding(recomputed, layer_names=layer_names, layers_per_stage=counts)
+        schedule = recompute_ahead(schedule, stages=held)
     recipe = Recipe(
         layout=layout_of(config),
         microbatch_size=sizes.microbatch_size,
@@ -103,6 +112,7 @@ def resolve(
         schedule=pipeline.schedule,
         accumulation=sizes.accumulation,
         recompute=recomputed,
+        recompute_ahead=ahead,
         schedule_options=dict(pipeline.options),
     )
     predicted = None
@@ -184,5 +194,6 @@ def _reasons(config: RunConfig, recipe: Recipe, partition: Partition | None) -> 
     why = partition.reason if partition is not None else "layers were counted, not measured"
     reasons = [batch, f"partition: {counts} layers ({why})"]
     if recipe.recompute:
-        reasons.append(f"recompute: {len(recipe.recompute)} layers run their forward again, counted in the backward")
+        where = "before the backward, as an action R" if recipe.recompute_ahead else "counted in the backward"
+        reasons.append(f"recompute: {len(recipe.recompute)} layers run their forward again, {where}")
     return tuple(reasons)

@@ -2,6 +2,8 @@
 
 A name is built for the configured sizes. What depends on costs (`ScheduleEntry.cost_driven`, as ``auto``) is made for
 equal stages first, so that layers can be cut, and then for the stages of the cut. A file is taken as it is.
+Recomputations ahead of the backward are put in later: which stages have them depends on the cut
+(`fullbore.plan.resolve`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, ScheduleError
+from fullbore.ir.action import Kind
 from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
@@ -165,6 +168,17 @@ def _read(path: Path, config: RunConfig) -> Schedule:
         raise ScheduleError(
             f"{path} has {schedule.placement.num_streams} streams and {schedule.num_slices} slices a microbatch, which "
             "can be drawn and simulated; to run, a schedule has one stream and whole microbatches"
+        )
+    again = sum(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
+    if again and pipeline.recompute in ("none", ()):
+        raise ScheduleError(
+            f'{path} has recomputations (R) and pipeline.recompute names no layer; set it to "full" or a list of layer '
+            "names, or leave out the Rs"
+        )
+    if again not in (0, schedule.num_stages * schedule.num_microbatches):
+        raise ScheduleError(
+            f"{path} has {again} recomputations (R) for {schedule.num_stages * schedule.num_microbatches} backwards; "
+            "to be predicted, a schedule has one before each backward, or none"
         )
     for key, given, its in (
         ("stages", pipeline.stages, schedule.num_ranks),

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fullbore.config.load import load_run
+from fullbore.config.run import RunConfig
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
 from fullbore.costs.rehearsal import read_rehearsal
 from fullbore.diagnose.slow_stage import SlowStage
-from fullbore.errors import CostsError, RecipeError
+from fullbore.errors import CostsError, RecipeError, ScheduleError
 from fullbore.ir.recipe import Recipe
+from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
+from fullbore.plan.recompute import ahead_in_stages
+from fullbore.plan.schedule import schedule_for_stages
 from fullbore.report.summary import render_summary
+from fullbore.schedules.recompute_ahead import recomputes
 from fullbore.simulate.engine import simulate
-from fullbore.synthesis.catalogue import get
 from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
 from fullbore.trace.reader import median_step, read_trace
@@ -45,7 +50,7 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
 
 
 def predicted_timeline(run_dir: Path) -> Timeline | None:
-    """One step by the plan's stage costs, pass after pass; None where the plan has no costs.
+    """One step by the plan's stage costs, pass after pass; None where the plan has no costs, or its schedule is gone.
 
     Links are free but for those of an emulated run, which its profile names.
     """
@@ -55,14 +60,16 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
         return None
     if plan.stage_costs is None:
         return None
-    recipe = plan.recipe
-    schedule = get(recipe.schedule).build(
-        recipe.layout.pipeline,
-        num_microbatches=recipe.microbatches,
-        num_chunks=recipe.layout.chunks,
-        options=recipe.schedule_options,
-    )
+    recipe, given = plan.recipe, run_dir / "run.toml"
     links, sizes = _links(run_dir / "profile.json", recipe)
+    config = with_recipe(load_run(given) if given.exists() else RunConfig(), recipe)
+    inside = [cost.recomputing_inside for cost in plan.stage_costs]
+    try:
+        schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=sizes)
+    except ScheduleError:  # a file that is no longer there
+        return None
+    if recipe.recompute_ahead and not recomputes(schedule):
+        schedule = ahead_in_stages(schedule, costs=plan.stage_costs)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)
 

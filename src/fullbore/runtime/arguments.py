@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from fullbore.errors import ConfigError, ModelError, ScheduleError
@@ -11,17 +12,21 @@ from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.partition.equal import equal
+from fullbore.partition.holding import stages_holding
 from fullbore.schedules.costs import ScheduleCosts
+from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get
 
 __all__ = [
     "edges_of",
+    "recomputed_microbatches",
     "require_count",
     "require_names",
     "required_objective",
     "schedule_for",
     "split_microbatches",
+    "with_recomputations",
 ]
 
 
@@ -76,10 +81,38 @@ def edges_of(
     return tuple(edges)
 
 
+def with_recomputations(
+    schedule: Schedule, layer_names: Sequence[str], edges: Sequence[int], recompute: Sequence[str]
+) -> Schedule:
+    """An R before each backward of the stages that have a layer to recompute; as it is where it has them already.
+
+    Raises:
+        ConfigError: nothing recomputes.
+    """
+    if not recompute:
+        raise ConfigError(
+            "recompute_ahead runs the recomputation of layers before their backward, and no layer recomputes; name "
+            "layers in recompute, or leave it out"
+        )
+    if recomputes(schedule):
+        return schedule
+    counts = [end - first for first, end in pairwise(edges)]
+    return recompute_ahead(schedule, stages=stages_holding(recompute, layer_names=layer_names, layers_per_stage=counts))
+
+
 def split_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:
     """The microbatches whose backward on this stage is split into I and W."""
+    return _microbatches(schedule, stage, Kind.BACKWARD_INPUT)
+
+
+def recomputed_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:
+    """The microbatches that have an R on this stage."""
+    return _microbatches(schedule, stage, Kind.RECOMPUTE)
+
+
+def _microbatches(schedule: Schedule, stage: StageIndex, kind: Kind) -> frozenset[MicrobatchIndex]:
     order = schedule.orders[schedule.placement.rank_of(stage)]
-    return frozenset(a.microbatch for a in order if a.stage == stage and a.kind is Kind.BACKWARD_INPUT)
+    return frozenset(a.microbatch for a in order if a.stage == stage and a.kind is kind)
 
 
 def required_objective(given: Objective | None, model: LayeredModel) -> Objective:

@@ -6,6 +6,10 @@ Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without to
 
 A split backward runs autograd's one backward, while the stage's modules leave their weight gradients in a queue
 (`fullbore.models.weight_split`). The graph is gone after that; the queue holds what is left to do.
+
+Recomputation is of single layers, each a checkpoint in the stage's graph. A recompute action has all of a microbatch's
+run again at once, in the order of the forward (`fullbore.models.checkpoints`); where the schedule has none, autograd
+runs each when it comes to it. Either way it is the same second forward.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from fullbore.errors import ModelError
 from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
 from fullbore.models.auxiliary import collecting, num_samples
+from fullbore.models.checkpoints import Checkpoints, Watch
 from fullbore.models.enter import enter
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys
@@ -49,6 +54,9 @@ class _Stash:
     leaves: tuple[Tensor, ...] | None
     """The inputs whose gradients go upstream; None on the first stage."""
 
+    checkpoints: Checkpoints | None
+    """What can run again before the backward; None where the schedule does not ask for it."""
+
 
 class EagerEngine:
     """Trains one stage.
@@ -57,7 +65,7 @@ class EagerEngine:
     alone has an ``objective``.
     """
 
-    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
+    kinds = frozenset(Kind)
 
     def __init__(
         self,
@@ -69,6 +77,8 @@ class EagerEngine:
         keys: RandomKeys | None = None,
         deferral: Deferral | None = None,
         split: Collection[MicrobatchIndex] | None = None,
+        watch: Watch | None = None,
+        ahead: Collection[MicrobatchIndex] = (),
     ) -> None:
         """
         Args:
@@ -76,6 +86,9 @@ class EagerEngine:
             deferral: through which its modules are told to leave weight gradients for later; without, a backward for
                 the input is a whole one.
             split: the microbatches of a round whose backward is split; all where absent.
+            watch: through which its recomputed layers are run again before the backward; without, `recompute` has
+                nothing to do.
+            ahead: the microbatches of a round that will have a `recompute`.
         """
         assert (exit is None) == (objective is not None), "the last stage has the objective, and nothing leaves it"
         self._module = module
@@ -85,6 +98,8 @@ class EagerEngine:
         self._keys = keys
         self._deferral = deferral
         self._split = split
+        self._watch = watch if watch is not None else Watch()
+        self._ahead = ahead
         self._stash: dict[MicrobatchIndex, _Stash] = {}
         self._owed: dict[MicrobatchIndex, WeightQueue] = {}
         self._global_count = 0
@@ -130,6 +145,7 @@ class EagerEngine:
     def forward(self, index: MicrobatchIndex, microbatch: Microbatch, carried: Parcel | None) -> Parcel | None:
         given = carried
         leaves: tuple[Tensor, ...] | None = None
+        checkpoints = Checkpoints() if index in self._ahead else None
         with torch.enable_grad(), self._moment(index):
             if carried is not None:
                 assert self._entrance is not None
@@ -137,36 +153,30 @@ class EagerEngine:
                 all_leaves = [t.detach().requires_grad_(w) for t, w in zip(carried, wanted, strict=True)]
                 leaves = tuple(leaf for leaf in all_leaves if leaf.requires_grad)
                 given = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in all_leaves)
-            with collecting() as added, self._splitting(index):
+            with collecting() as added, self._splitting(index), self._watching(checkpoints):
                 output = self._module(given, microbatch)
             auxiliary = self._weighed(added, microbatch)
             if self._objective is None:
-                return self._hand_on(index, microbatch, output, leaves, auxiliary)
+                self._stash[index] = _Stash(self._edges(microbatch, output), auxiliary, leaves, checkpoints)
+                return tuple(tensor.detach().contiguous() for tensor in output)
             with self._splitting(index):
                 loss_sum = _checked(self._objective.loss_sum(output, microbatch), output)
             count = self._global_count / self._loss_scale
             loss = loss_sum / count if count else loss_sum * 0.0
-        self._stash[index] = _Stash((loss if loss.requires_grad else None,), auxiliary, leaves)
+        roots = (loss if loss.requires_grad else None,)
+        self._stash[index] = _Stash(roots, auxiliary, leaves, checkpoints)
         self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
-    def _hand_on(
-        self,
-        index: MicrobatchIndex,
-        microbatch: Microbatch,
-        output: Parcel,
-        leaves: tuple[Tensor, ...] | None,
-        auxiliary: tuple[Tensor, ...],
-    ) -> Parcel:
+    def _edges(self, microbatch: Microbatch, output: Parcel) -> tuple[GradientEdge | None, ...]:
+        """Of the tensors whose gradients come back."""
         assert self._exit is not None
         specs = self._exit(microbatch).tensors
-        roots = tuple(
+        return tuple(
             get_gradient_edge(tensor) if tensor.requires_grad else None
             for tensor, spec in zip(output, specs, strict=False)  # the executor says what does not fit
             if spec.gradient
         )
-        self._stash[index] = _Stash(roots, auxiliary, leaves)
-        return tuple(tensor.detach().contiguous() for tensor in output)
 
     def _weighed(self, added: Sequence[Tensor], microbatch: Microbatch) -> tuple[Tensor, ...]:
         """Auxiliary losses with the microbatch's share of the samples: notes them, and gives where backward starts."""
@@ -181,6 +191,9 @@ class EagerEngine:
         if self._deferral is None or not (self._split is None or index in self._split):
             return nullcontext()
         return self._deferral.during(queue)
+
+    def _watching(self, checkpoints: Checkpoints | None) -> AbstractContextManager[None]:
+        return nullcontext() if checkpoints is None else self._watch.during(checkpoints)
 
     def _moment(self, index: MicrobatchIndex) -> AbstractContextManager[None]:
         if self._keys is None:
@@ -202,13 +215,20 @@ class EagerEngine:
     def backward_weight(self, index: MicrobatchIndex) -> None:
         self._owed.pop(index).run()
 
+    def recompute(self, index: MicrobatchIndex) -> None:
+        checkpoints = self._stash[index].checkpoints
+        assert checkpoints is not None, "the engine was not told that this microbatch has a recompute"
+        with self._moment(index), self._splitting(index, WeightQueue()):
+            checkpoints.run()
+
     def _back(self, index: MicrobatchIndex, stash: _Stash, gradients: Parcel | None) -> None:
         given: Sequence[Tensor | None] = (None,) if gradients is None else gradients
         pairs = [(root, gradient) for root, gradient in zip(stash.roots, given, strict=True) if root is not None]
         pairs += [(loss, None) for loss in stash.auxiliary]
         if pairs:
             roots = [root for root, _ in pairs]
-            with self._moment(index):
+            ahead = nullcontext() if stash.checkpoints is None else stash.checkpoints.used()
+            with self._moment(index), ahead:
                 torch.autograd.backward(roots, [gradient for _, gradient in pairs])  # type: ignore[arg-type]
 
 
@@ -255,6 +275,9 @@ class EvaluationEngine:
 
     def backward_weight(self, index: MicrobatchIndex) -> None:
         raise AssertionError("an evaluation schedule has no backward")
+
+    def recompute(self, index: MicrobatchIndex) -> None:
+        raise AssertionError("an evaluation schedule has no backward to recompute for")
 
 
 def _taken(leaf: Tensor) -> Tensor:

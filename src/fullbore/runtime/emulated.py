@@ -36,7 +36,7 @@ class EmulatedEngine:
     ``input_bytes`` is None on the first stage and ``output_bytes`` on the last: nothing crosses there.
     """
 
-    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
+    kinds = frozenset(Kind)
     held_bytes = 0
 
     def __init__(
@@ -72,6 +72,10 @@ class EmulatedEngine:
     def backward_weight(self, index: MicrobatchIndex) -> None:
         self._wait(Kind.BACKWARD_WEIGHT)
         self._live.remove(index)
+
+    def recompute(self, index: MicrobatchIndex) -> None:
+        del index
+        self._wait(Kind.RECOMPUTE)
 
     def _wait(self, kind: Kind) -> None:
         duration_ns = self._cost.of(kind)

@@ -29,7 +29,7 @@ class StageEngine(Protocol):
 
     @property
     def num_live(self) -> int:
-        """How many microbatches' activations it holds now, in whole or in part."""
+        """How many microbatches' activations it holds now, in whole or in part: a recomputed layer's input is one."""
 
     @property
     def held_bytes(self) -> int:
@@ -54,3 +54,6 @@ class StageEngine(Protocol):
 
     def backward_weight(self, index: MicrobatchIndex) -> None:
         """Accumulate the weight gradients that `backward_input` has left. The last use of the microbatch."""
+
+    def recompute(self, index: MicrobatchIndex) -> None:
+        """Run forward again what was not kept, before the gradients are there. Without it the backward does so."""

@@ -13,10 +13,11 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from fullbore.errors import ModelError
+from fullbore.errors import ModelError, ScheduleError
 from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Kind, Message, Payload
 from fullbore.ir.schedule import Schedule
+from fullbore.models.checkpoints import Watch, require_checkpoints
 from fullbore.models.compiled import apply_compile
 from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
 from fullbore.models.randomness import RandomKeys, apply_keys
@@ -24,11 +25,12 @@ from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
 from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime.arguments import split_microbatches
+from fullbore.runtime.arguments import recomputed_microbatches, split_microbatches
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.recorder import StepRecorder
+from fullbore.schedules.recompute_ahead import recomputes
 
 __all__ = ["LocalStages", "say_what_stays_whole"]
 
@@ -53,10 +55,18 @@ class LocalStages:
 
         Raises:
             ModelError: a layer to recompute that the model does not have, or one that cannot be wrapped.
+            ScheduleError: recomputations in the schedule, and no layer recomputes.
         """
         for name in recompute:
             if name not in model.layer_names:
                 raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(model.layer_names)}")
+        if recomputes(schedule):
+            if not recompute:
+                raise ScheduleError(
+                    f"schedule {schedule.name!r} has recomputations (R) and no layer recomputes; name layers in "
+                    "recompute, or give it without its Rs"
+                )
+            require_checkpoints()
         self._model = model
         self._schedule = schedule
         self._edges = tuple(edges)
@@ -65,6 +75,7 @@ class LocalStages:
         self._keys = RandomKeys(seed, device=device.torch_device)
         self._undo: list[Callable[[], None]] = []
         self._deferrals: dict[StageIndex, Deferral] = {}
+        self._watches: dict[StageIndex, Watch] = {}
         self._whole: Counter[str] = Counter()
         here = schedule.placement.stages_of(rank)
         try:
@@ -104,6 +115,8 @@ class LocalStages:
                 keys=self._keys,
                 deferral=self._deferrals.get(stage),
                 split=split_microbatches(self._schedule, stage),
+                watch=self._watches[stage],
+                ahead=recomputed_microbatches(self._schedule, stage),
             )
             for stage, built in self._stages.items()
         }
@@ -142,7 +155,10 @@ class LocalStages:
             self._undo.append(apply_compile(built.layer_modules, device=device))
         self._undo.append(apply_keys(built.parts, self._keys))
         here = [name for name in recompute if name in built.layers]
-        self._undo.append(apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE)))
+        watch = self._watches[stage] = Watch()
+        self._undo.append(
+            apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE), watch=watch)
+        )
         return built
 
 

@@ -32,7 +32,14 @@ from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.runtime.agreement import require_same, same_microbatches
-from fullbore.runtime.arguments import edges_of, require_count, require_names, required_objective, schedule_for
+from fullbore.runtime.arguments import (
+    edges_of,
+    require_count,
+    require_names,
+    required_objective,
+    schedule_for,
+    with_recomputations,
+)
 from fullbore.runtime.batch import Batch, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
@@ -70,6 +77,8 @@ class Pipeline:
         layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers.
         objective: what is summed and counted; a language model brings its own.
         recompute: layers that run their forward again in the backward instead of keeping activations.
+        recompute_ahead: they do so before, while the gradient is on its way, each stage's in one action (R). A
+            `Schedule` with such actions is taken as it is.
         compile: compile the layers' own code with `torch.compile`; the first step takes long.
         accumulation: how many rounds of m microbatches one `step` takes.
         seed: of drawn weights and random masks; the same on every rank.
@@ -95,6 +104,7 @@ class Pipeline:
         layers_per_stage: Literal["equal"] | Sequence[int] = "equal",
         objective: Objective | None = None,
         recompute: Sequence[str] = (),
+        recompute_ahead: bool = False,
         compile: bool = False,
         accumulation: int = 1,
         seed: int = 0,
@@ -118,6 +128,8 @@ class Pipeline:
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
         self._edges = edges_of(self._model, layers_per_stage, self.schedule.num_stages)
+        if recompute_ahead:
+            self.schedule = with_recomputations(self.schedule, self._model.layer_names, self._edges, recompute)
         self._failed = False
         self._released = False
         self._mesh.start_up()

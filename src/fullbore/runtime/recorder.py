@@ -86,8 +86,11 @@ class StepRecorder:
 
     @contextmanager
     def nested(self, kind: Kind) -> Iterator[None]:
-        """Time work inside the current action, as a span of its own."""
+        """Time work inside the current action, as a span of its own; an action of this very kind is one already."""
         assert self._current is not None, "nested work outside an action"
+        if self._current.kind is kind:
+            yield
+            return
         action = Compute(self._current.stage, kind, self._current.microbatch)
         start = self._device.mark()
         try:

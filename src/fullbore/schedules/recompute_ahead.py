@@ -1,10 +1,10 @@
 """Recomputation as an action of its own, R, that runs before the gradient is there: a pass over any schedule.
 
-A stage that recomputes keeps only its input from a forward to its backward and runs the forward again in between. Done
+A layer that recomputes keeps only its input from a forward to its backward and runs the forward again in between. Done
 inside the backward, that starts when the gradient arrives. But it needs nothing from another rank: as an action right
-before the B or I it is done while the rank would otherwise wait for the gradient. At most one microbatch is recomputed
-and not yet used on a rank (two actions that may run at once stay together, so there it is done before the forward).
-p = 2, m = 2, 1F1B, F = 1, B = 1, r marks R, a prime marks a backward:
+before the B or I it is done while the rank would otherwise wait for the gradient. One R is for all layers of a stage
+that recompute. At most one microbatch is recomputed and not yet used on a rank (two actions that may run at once stay
+together, so there it is done before the forward). p = 2, m = 2, 1F1B, F = 1, B = 1, r marks R, a prime a backward:
 
     inside the backward   0  1  .  .  0' 0' .  1' 1'      ahead of it   0  1  0r .  0' 1r .  1'
                           .  0  0' 0' 1  1' 1' .  .                     .  0  0r 0' 1  1r 1' .
@@ -20,7 +20,12 @@ from fullbore.ids import StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.schedule import Schedule
 
-__all__ = ["recompute_ahead"]
+__all__ = ["recompute_ahead", "recompute_everywhere", "recomputes"]
+
+
+def recomputes(schedule: Schedule) -> bool:
+    """Has it recomputations as actions?"""
+    return any(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
 
 
 def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None = None) -> Schedule:
@@ -29,7 +34,7 @@ def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None
     Raises:
         ScheduleError: the schedule has recomputations already.
     """
-    if any(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order):
+    if recomputes(schedule):
         raise ScheduleError(f"schedule {schedule.name!r} recomputes already; give it without its Rs")
     chosen = set(map(StageIndex, range(schedule.num_stages))) if stages is None else set(stages)
     joined = {pair.forward: pair.backward for pair in schedule.overlaps}
@@ -44,3 +49,9 @@ def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None
             actions.append(action)
         orders.append(tuple(actions))
     return replace(schedule, orders=tuple(orders))
+
+
+def recompute_everywhere(schedule: Schedule) -> Schedule:
+    """The schedule with an R in every stage, whichever have one now: for cuts that put the layers elsewhere."""
+    without = tuple(tuple(a for a in order if a.kind is not Kind.RECOMPUTE) for order in schedule.orders)
+    return recompute_ahead(replace(schedule, orders=without))

@@ -57,6 +57,6 @@ _BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUT)
 
 def _least_tail(schedule: Schedule, rank: Rank, *, tail: Sequence[int]) -> int:
     order = schedule.order_of(rank)
-    if any(action.kind is not Kind.BACKWARD and action.kind is not Kind.FORWARD for action in order):
+    if any(action.kind in (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT) for action in order):
         return 0
     return min((tail[action.stage] for action in order if action.kind is Kind.BACKWARD), default=0)

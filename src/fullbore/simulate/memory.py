@@ -2,7 +2,8 @@
 
 +1 at a forward, -1 at the end of the action that uses the activation last (a whole backward, or the weight half of a
 split one, whose input half may free a part before). 1F1B, p = 4, m = 8: 4 3 2 1. A forward whose backward never comes
-(evaluation) keeps nothing.
+(evaluation) keeps nothing. A recomputation changes no count: its microbatch is kept already, if only as the inputs of
+layers, and is so until its backward; in bytes, one microbatch's recomputed layers come on top in between.
 
 How much is kept at most follows from the order alone; costs do not matter. When it is kept does, so `memory_curve`
 takes a timeline. With several chunks a rank, their peaks may come at different moments: the peak of the sum is taken,

@@ -42,6 +42,7 @@ _MEANING: Mapping[Kind, str] = MappingProxyType(
         Kind.BACKWARD: "backward",
         Kind.BACKWARD_INPUT: "backward for the input",
         Kind.BACKWARD_WEIGHT: "backward for the weights",
+        Kind.RECOMPUTE: "recomputation",
     }
 )
 _HUE: Mapping[str, str] = MappingProxyType(
@@ -228,7 +229,7 @@ def _legend(timeline: Timeline) -> str:
     kinds = {span.action.kind for span in timeline.spans if span.row is Row.COMPUTE and span.action is not None}
     parts = [f"{kind.value}{_FILL[kind]} {_MEANING[kind]}" for kind in _MEANING if kind in kinds]
     if any(span.row is Row.NESTED for span in timeline.spans):
-        parts.append("~ recomputation")
+        parts.append(f"{_FILL[Kind.RECOMPUTE]} recomputation")
     if any(span.row is Row.FLUSH for span in timeline.spans):
         parts.append("# flush")
     return "   ".join([*parts, ". idle"])

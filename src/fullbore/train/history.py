@@ -13,6 +13,7 @@ from fullbore.diagnose.slow_stage import SlowStage, find_slow_stage
 from fullbore.plan.recompute import with_recompute
 from fullbore.plan.resolve import ResolvedRecipe
 from fullbore.runtime.mesh import Mesh
+from fullbore.schedules.recompute_ahead import recompute_everywhere
 from fullbore.timeline.bubble import bubble_of
 from fullbore.timeline.shift import shifted
 from fullbore.timeline.span import Row, Span, Timeline
@@ -105,9 +106,9 @@ class History:
         recipe = resolved.recipe
         return find_slow_stage(
             self.recent,
-            layers=with_recompute(costs, names=recipe.recompute),
+            layers=with_recompute(costs, names=recipe.recompute, ahead=recipe.recompute_ahead),
             layers_per_stage=recipe.layers_per_stage,
-            schedule=resolved.schedule,
+            schedule=recompute_everywhere(resolved.schedule) if recipe.recompute_ahead else resolved.schedule,
             links=links,
             accumulation=recipe.accumulation,
         )

@@ -130,6 +130,15 @@ def test_bad_input_is_one_message_and_2(arguments: list[str], message: str, caps
     assert err.count("\n") == 1
 
 
+def test_a_recipe_that_recomputes_ahead_is_drawn_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Recipe(Layout(pipeline=2), 1, 2, (1, 1), "1f1b", recompute=("a",), recompute_ahead=True)
+    write_recipe(tmp_path / "recipe.json", recipe, stage_costs=[StageCost(10, 10, 0, 10), StageCost(10, 10, 0, 0)])
+    found = shown(capsys, "1f1b", "--recipe", str(tmp_path / "recipe.json"))
+    assert found["orders"][0] == ["0F0", "0F1", "0R0", "0B0", "0R1", "0B1"]
+    assert found["orders"][1] == ["1F0", "1B0", "1F1", "1B1"]
+    assert found["makespan"] == 60
+
+
 def test_a_recipe_gives_the_sizes_and_uneven_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = Recipe(Layout(pipeline=2), 1, 4, (1, 3), "1f1b")
     bare, measured = tmp_path / "bare.json", tmp_path / "measured.json"

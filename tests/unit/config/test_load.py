@@ -44,6 +44,7 @@ def test_overrides_win_over_the_file_and_later_ones_over_earlier_ones(tmp_path: 
         ("optimizer.clip_norm=inf", "optimizer", "clip_norm", float("inf")),
         ("optimizer.betas=[0.8, 0.9]", "optimizer", "betas", (0.8, 0.9)),
         ('pipeline.recompute=["layers.0"]', "pipeline", "recompute", ("layers.0",)),
+        ("pipeline.recompute_ahead=false", "pipeline", "recompute_ahead", False),
         ("model.config.num_hidden_layers=4", "model", "config", {"num_hidden_layers": 4}),
         ("pipeline.chunks=3", "pipeline", "chunks", 3),
         ("pipeline.options.group_size=8", "pipeline", "options", {"group_size": 8}),

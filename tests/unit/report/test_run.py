@@ -6,9 +6,12 @@ from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.links import Link
 from fullbore.costs.rehearsal import Rehearsal
 from fullbore.costs.stage import StageCost
+from fullbore.ids import StageIndex
+from fullbore.ir.codec import format_schedule
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.report.run import predicted_timeline
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 
@@ -40,3 +43,36 @@ def test_the_links_of_an_emulated_run_are_part_of_the_prediction(tmp_path: Path)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs, links=links, message_bytes=[0, 200])
     write_costs(tmp_path / "profile.json", layers)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
+
+
+def test_recomputation_ahead_is_where_it_takes_time(tmp_path: Path) -> None:
+    recipe = Recipe(Layout(2), 1, 3, (1, 1), "1f1b", recompute=("a",), recompute_ahead=True)
+    costs = [StageCost(3, 2, 1, 3), StageCost(3, 2, 1, 0)]
+    write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
+    schedule = recompute_ahead(get("1f1b").build(2, num_microbatches=3), stages=[StageIndex(0)])
+    assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
+
+
+def test_a_schedule_of_a_file_is_read_again_while_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "order.txt"
+    schedule = recompute_ahead(get("zb-h1").build(2, num_microbatches=3))
+    path.write_text(format_schedule(schedule))
+    recipe = Recipe(Layout(2), 1, 3, (1, 1), str(path), recompute=("a", "b"), recompute_ahead=True)
+    costs = [StageCost(3, 2, 1, 3)] * 2
+    write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
+    assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
+    path.unlink()
+    assert predicted_timeline(tmp_path) is None
+
+
+def test_auto_is_made_again_for_the_plans_stages_under_the_runs_cap(tmp_path: Path) -> None:
+    recipe = Recipe(Layout(2), 1, 6, (1, 1), "auto")
+    costs = [StageCost(30, 20, 10), StageCost(10, 40, 20)]
+    write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
+    found = set()
+    for cap in ("1.0", "3.0"):
+        (tmp_path / "run.toml").write_text(f"[pipeline]\nmemory_cap = {cap}\n")
+        timeline = predicted_timeline(tmp_path)
+        assert timeline is not None
+        found.add(timeline.compute_end_ns)
+    assert len(found) == 2

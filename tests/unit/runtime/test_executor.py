@@ -20,6 +20,7 @@ from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import REGISTRY
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row
@@ -56,7 +57,7 @@ class Written:
 class Engine:
     """Hands on a one and writes down what it did."""
 
-    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD})
+    kinds = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.RECOMPUTE})
     num_live = 0
     held_bytes = 0
 
@@ -80,6 +81,9 @@ class Engine:
 
     def backward_weight(self, index: MicrobatchIndex) -> None:
         self.log.append(f"W{index}")
+
+    def recompute(self, index: MicrobatchIndex) -> None:
+        self.log.append(f"R{index}")
 
 
 def executor(
@@ -143,6 +147,19 @@ def test_waits_and_computes_are_spans_of_the_action_they_serve() -> None:
     ]
 
 
+def test_a_recomputation_is_an_action_and_is_done_before_the_gradient_is_waited_for() -> None:
+    made, log, spans = executor(recompute_ahead(REGISTRY["1f1b"].build(2, num_microbatches=1)), 0)
+    made.run([{}])
+    made.recorder.end_step()
+    assert log == ["post", "F0", "send", "R0", "wait", "B0", "drain"]
+    assert [(span.row, str(span.action)) for span in spans.last] == [
+        (Row.COMPUTE, "0F0"),
+        (Row.COMPUTE, "0R0"),
+        (Row.WAIT, "0B0"),
+        (Row.COMPUTE, "0B0"),
+    ]
+
+
 def test_user_code_that_raises_is_named() -> None:
     made, _, _ = executor(REGISTRY["1f1b"].build(2, num_microbatches=1), 0, engine_failure=KeyError("mask"))
     with pytest.raises(RankFailed, match=r"rank 0 failed in 0F0 \(forward of stage 0, microbatch 0\) of step 1: KeyE"):
@@ -166,5 +183,5 @@ def test_a_message_that_does_not_come_is_named(failure: Exception, kind: type[Ra
 def test_a_schedule_with_actions_the_engine_does_not_run_is_refused_before_the_run() -> None:
     order = tuple(Compute.parse(text) for text in ("0F0", "0I0", "0W0"))
     split = Schedule("split", Placement.linear(1), 1, (order,))
-    with pytest.raises(ScheduleError, match=r"the engine of stage 0 runs B, F; the schedule asks rank 0 for 0I0"):
+    with pytest.raises(ScheduleError, match=r"the engine of stage 0 runs B, F, R; the schedule asks rank 0 for 0I0"):
         executor(split, 0)

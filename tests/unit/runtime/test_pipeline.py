@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from fullbore.errors import ConfigError, ModelError, RankFailed, ScheduleError
+from fullbore.ir.action import Kind
 from fullbore.models.layered import Objective
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model
 
@@ -134,3 +136,23 @@ def test_the_weights_of_a_half_precision_model_are_no_torch_optimizers() -> None
     model[0].half().requires_grad_(False)
     with made(model) as pipeline, pytest.raises(ConfigError, match="MasterOptimizer"):
         pipeline.parameters()
+
+
+def test_recomputation_ahead_is_of_the_stages_that_recompute() -> None:
+    with pytest.raises(ConfigError, match="and no layer recomputes; name layers in recompute, or leave it out"):
+        made(chain_model(), schedule="looped-bfs", recompute_ahead=True)
+    with made(chain_model(), schedule="looped-bfs", recompute=("1",), recompute_ahead=True) as pipeline:
+        again = [str(a) for a in pipeline.schedule.orders[0] if a.kind is Kind.RECOMPUTE]
+        assert again == ["1R0", "1R1", "1R2", "1R3"]
+        assert pipeline.step(chain_batch()) == 270.0
+        assert [str(span.action) for span in pipeline.last_spans() if "R" in str(span.action)] == again
+
+
+def test_a_schedule_with_recomputations_needs_layers_that_recompute_and_is_taken_as_it_is() -> None:
+    schedule = recompute_ahead(get("1f1b").build(1, num_microbatches=4))
+    with pytest.raises(ScheduleError, match=r"'1f1b' has recomputations \(R\) and no layer recomputes; name layers in"):
+        made(chain_model(), schedule=schedule)
+    for flag in (True, False):
+        with made(chain_model(), schedule=schedule, recompute=("0",), recompute_ahead=flag) as pipeline:
+            assert pipeline.schedule == schedule
+            assert pipeline.step(chain_batch()) == 270.0

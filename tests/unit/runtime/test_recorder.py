@@ -66,6 +66,19 @@ def test_one_step_of_every_kind_of_span() -> None:
     assert {span.rank for span in steps.steps[1]} == {2}
 
 
+def test_recomputation_in_an_action_for_it_is_no_span_within() -> None:
+    steps = Steps()
+    recorder = StepRecorder(Ticking(), steps, rank=0)
+    action = Compute.parse("2R1")
+    recorder.begin_action(action)
+    start = recorder.mark()
+    with recorder.nested(Kind.RECOMPUTE):
+        pass
+    recorder.compute(action, start, recorder.mark())
+    recorder.end_step()
+    assert [(s.row, s.label) for s in steps.steps[1]] == [(Row.COMPUTE, "2R1")]
+
+
 def test_a_second_step_has_the_next_number() -> None:
     steps = Steps()
     recorder = StepRecorder(Ticking(), steps, rank=0)

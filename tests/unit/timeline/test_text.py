@@ -2,7 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank, StageIndex
+from fullbore.schedules.recompute_ahead import recompute_ahead
+from fullbore.schedules.registry import get
+from fullbore.simulate.engine import simulate
 from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.span import Row, Timeline
 from fullbore.timeline.text import render_text
@@ -61,6 +65,16 @@ def test_a_measured_step_is_scaled_and_shows_milliseconds_recomputation_and_flus
     assert lines[1].rstrip("0123456789% ").endswith("###")
     assert lines[-1] == "F- forward   B= backward   ~ recomputation   # flush   . idle"
     assert max(map(len, lines)) <= 100
+
+
+def test_recomputation_as_an_action_has_its_letter() -> None:
+    schedule = recompute_ahead(get("1f1b").build(2, num_microbatches=2))
+    assert render_text(simulate(schedule, costs=[StageCost(1, 1, 0)] * 2), width=60) == (
+        "   0              5         busy idle\n"
+        "r0 F0-F1-R0~...B0=R1~...B1=  75%  25%\n"
+        "r1 ...F0-R0~B0=F1-R1~B1=...  75%  25%\n"
+        "F- forward   B= backward   R~ recomputation   . idle\n"
+    )
 
 
 def test_the_picture_does_not_depend_on_when_the_step_began() -> None:
