@@ -9,8 +9,6 @@ Jitter and links are known to the prediction or even it out; a fault is what the
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -18,6 +16,8 @@ from typing import Any
 
 from fullbore.costs.links import Link
 from fullbore.errors import CostsError
+from fullbore.json_file import read_json
+from fullbore.nearest import nearest
 
 __all__ = ["Rehearsal", "SlowRank", "read_rehearsal"]
 
@@ -101,12 +101,7 @@ def read_rehearsal(path: Path) -> Rehearsal:
     Raises:
         CostsError: unreadable, an unknown key, or a value that cannot be used.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CostsError(f"{path} is not JSON: {error}") from error
+    document = read_json(path, what="costs file", error=CostsError)
     if not isinstance(document, dict):
         raise CostsError(f'a costs file holds {{"layers": [...]}} ({path} holds a {type(document).__name__})')
     _check_keys(document, (*_OWN, *_PROFILE), where=str(path))
@@ -151,8 +146,8 @@ def _fault(entry: dict[str, Any]) -> SlowRank:
 def _check_keys(entry: dict[str, Any], known: Sequence[str], *, where: str) -> None:
     for key in entry:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            near = nearest(key, known)
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
             raise CostsError(f"unknown key {key!r} ({where}); {hint}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig
 
 from fullbore.errors import ModelError
+from fullbore.nearest import nearest
 
 __all__ = ["builtin_config", "override", "read_config"]
 
@@ -57,8 +57,8 @@ def override(config: Any, values: Mapping[str, Any]) -> Any:
     known = sorted({*entries, *type(config).attribute_map})
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ModelError(f"a {config.model_type} configuration has no {key!r} (model.config){hint}")
     entries |= {type(config).attribute_map.get(key, key): value for key, value in values.items()}
     blocks = entries.get("num_hidden_layers")

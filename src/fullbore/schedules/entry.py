@@ -7,7 +7,6 @@ hold for equal stages and free links; property tests compare every registered sc
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +16,7 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import ScheduleError
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
+from fullbore.nearest import nearest
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.sizes import Sizes, require_sizes
 
@@ -171,8 +171,8 @@ class ScheduleEntry:
         known = {option.name: option for option in self.options}
         for name, value in given.items():
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
+                near = nearest(name, known)
+                hint = f"did you mean {near!r}?" if near else f"it takes {', '.join(known) or 'none'}"
                 raise ScheduleError(f"{self.name} has no option {name!r}; {hint}")
             if isinstance(value, bool) or not isinstance(value, int) or value < known[name].least:
                 raise ScheduleError(
