@@ -11,7 +11,7 @@ from fullbore.costs.memory import StageMemory
 from fullbore.errors import PartitionError
 from fullbore.partition.least_memory import least_memory
 from fullbore.partition.min_max import Allowed, min_max
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.reason import reason_of
 
 __all__ = ["NothingFits", "Partition", "evaluate", "solve", "within"]
@@ -48,7 +48,7 @@ class Partition:
     stage_parameters: tuple[int, ...]
     """Counted over the layers that are there: they add up to the model's."""
 
-    objective: Objective | None
+    objective: PartitionObjective | None
     """What was made even; None where the counts were given."""
 
     reason: str
@@ -71,7 +71,7 @@ def solve(
     layers: Sequence[LayerCost],
     *,
     num_stages: int,
-    objective: Objective = Objective.TIME,
+    objective: PartitionObjective = PartitionObjective.TIME,
     in_flight: Sequence[int] = (),
     memory_bytes: int | None = None,
 ) -> Partition:
@@ -102,7 +102,7 @@ def evaluate(
     layers: Sequence[LayerCost],
     *,
     layers_per_stage: Sequence[int],
-    objective: Objective | None = None,
+    objective: PartitionObjective | None = None,
     in_flight: Sequence[int] = (),
     ranks: Sequence[int] = (),
     decided: str | None = None,
