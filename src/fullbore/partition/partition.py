@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 
 from fullbore.costs.layer import LayerCost
@@ -24,6 +25,9 @@ class NothingFits(PartitionError):
         super().__init__(message)
         self.nearest_bytes = nearest_bytes
         """The least limit for which a cut is known."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (partial(type(self), nearest_bytes=self.nearest_bytes), (self.args[0],))
 
 
 @dataclass(frozen=True, slots=True)
