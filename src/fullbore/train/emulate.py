@@ -88,9 +88,10 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
                     executor.run([{}] * recipe.microbatches, first_microbatch=first)
                 place.mesh.sum([0.0])
                 recorder.end_step()
-                bubble = history.account(spans.last, num_ranks=place.mesh.num_ranks, mesh=place.mesh)
                 history.step_ns.append(time.perf_counter_ns() - started)
-                progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
+                bubble = history.account(spans.last, num_ranks=place.mesh.num_ranks, mesh=place.mesh)
+                if bubble is not None:
+                    progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
         writer.measured_again(place.mesh.measure_clock())
         problems = place.mesh.gather(writer.problem)
     place.mesh.close()
