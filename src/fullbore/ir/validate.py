@@ -141,15 +141,16 @@ def _counts(schedule: Schedule) -> Iterator[Problem]:
                 yield Problem(Rule.ONCE, Rank(rank), position, action, f"{action} on rank {rank} is there twice")
             seen.add(action)
     forward_only = all(action.kind is Kind.FORWARD for action in seen)
-    cuts = [None] if schedule.num_slices == 1 else list(map(SliceIndex, range(schedule.num_slices)))
-    wanted = schedule.num_stages * schedule.num_microbatches * len(cuts) // schedule.placement.num_streams
+    wanted = schedule.num_stages * schedule.num_microbatches * schedule.num_slices // schedule.placement.num_streams
     if schedule.num_microbatches < 1 or wanted - len(seen) > _MOST_LISTED:
+        in_slices = "" if schedule.num_slices == 1 else f", {schedule.num_slices} slices"
         text = (
             f"{wanted} forwards are needed, at least 1 ({schedule.num_stages} stages, "
-            f"{schedule.num_microbatches} microbatches), and there are {len(seen)} actions in all"
+            f"{schedule.num_microbatches} microbatches{in_slices}), and there are {len(seen)} actions in all"
         )
         yield Problem(Rule.COMPLETE, None, None, None, text)
         return
+    cuts = [None] if schedule.num_slices == 1 else list(map(SliceIndex, range(schedule.num_slices)))
     stream_of, strays = _streams(schedule, seen)
     yield from strays
     for stage, microbatch, cut in product(

@@ -126,17 +126,18 @@ class ScheduleEntry:
             raise ScheduleError(
                 f"{self.name} has {own} {'stage' if own == 1 else 'stages'} per rank (num_chunks={chunks}); use {own}"
             )
-        if num_ranks * num_microbatches * chunks > _MOST:
-            raise ScheduleError(
-                f"a schedule of {num_ranks} ranks, {num_microbatches} microbatches and {chunks} chunks has more than "
-                f"{_MOST:,} forwards; use smaller sizes"
-            )
         found = Sizes(
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=chunks,
             options=settings,
         )
+        if num_ranks * num_microbatches * chunks * found.num_slices > _MOST:
+            cut = "" if found.num_slices == 1 else f", each in {found.num_slices} slices,"
+            raise ScheduleError(
+                f"a schedule of {num_ranks} ranks, {chunks} chunks and {num_microbatches} microbatches{cut} has more "
+                f"than {_MOST:,} forwards; use smaller sizes"
+            )
         self.check(found)
         return found
 

@@ -72,7 +72,7 @@ def test_ranks_other_than_the_first_keep_nothing() -> None:
     timeline = simulate(get("1f1b").build(2, num_microbatches=4), costs=[StageCost(2, 2, 0)] * 2)
     history = History()
     assert history.account(_spans(timeline, 1), num_ranks=2, mesh=cast(Mesh, _Alone())) is None
-    assert not (history.recent or history.stage_ns or history.bubbles)
+    assert not [*history.recent, *history.stage_ns, *history.bubbles]
 
 
 @pytest.mark.parametrize("num_steps", [2, 30])
