@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fullbore.costs.links import Link
+from fullbore.costs.links import MOST_NS, Link
 from fullbore.errors import CostsError
 from fullbore.json_file import read_json
 from fullbore.nearest import nearest
@@ -129,6 +129,8 @@ def _link(entry: dict[str, Any]) -> Link:
     for key, value in entry.items():
         if not _is_whole(value) and not (key == "bytes_per_s" and value is None):
             raise CostsError(f"{key} is an integer (given {value!r:.60})")
+        if key == "latency_ns" and value > MOST_NS:
+            raise CostsError(f"latency_ns is at most {MOST_NS}, a hundred days (given {value!r:.60})")
     return Link(**entry)
 
 

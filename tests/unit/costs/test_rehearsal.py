@@ -58,6 +58,7 @@ def test_what_was_read_is_written_back(document: dict[str, Any], tmp_path: Path)
         ({"links": [{"latency_ns": 1.5}]}, r"latency_ns is an integer \(given 1.5\)"),
         ({"links": [{"latency_ns": None}]}, r"latency_ns is an integer \(given None\)"),
         ({"links": [{"latency_ns": -1}]}, r"latency_ns must be at least 0 \(latency_ns=-1\) in .*costs.json"),
+        ({"links": [{"latency_ns": 10**30}]}, r"latency_ns is at most 9007199254740992, a hundred days \(given 10+\)"),
         ({"links": [{"bytes_per_s": 0}]}, r"bytes_per_s must be above 0 \(bytes_per_s=0\)"),
         ({"faults": [{"kind": "dead", "rank": 0}]}, r"the kind of a fault is one of slow \(a fault: .*'dead'.*\)"),
         ({"faults": [{"kind": ["slow"], "rank": 0}]}, "the kind of a fault is one of slow"),
@@ -82,6 +83,12 @@ def test_a_file_that_is_not_there_or_not_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "costs.json").write_text("{")
     with pytest.raises(CostsError, match=r"costs.json is not JSON"):
         read_rehearsal(tmp_path / "costs.json")
+
+
+def test_a_link_that_takes_longer_than_anyone_waits_is_refused() -> None:
+    assert Link(5, bytes_per_s=1).delay_ns(1000) == 10**12 + 5
+    with pytest.raises(CostsError, match=r"a message of 1125899906842624 bytes would take more than a hundred days"):
+        Link(bytes_per_s=1).delay_ns(2**50)
 
 
 def test_links_and_faults_fit_the_pipeline() -> None:

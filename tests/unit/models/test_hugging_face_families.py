@@ -75,6 +75,20 @@ def test_a_router_loss_reaches_the_routers_of_every_stage() -> None:
         assert not any(torch.equal(stage.weights[name].grad, plain.weights[name].grad) for name in gates)
 
 
+@pytest.mark.parametrize("weight", [1, 1.0])
+def test_the_weight_of_a_router_loss_may_be_a_whole_number(weight: float) -> None:
+    config = MixtralConfig(**SIZES, **EXPERTS, output_router_logits=True)
+    config.router_aux_loss_coef = weight
+    assert HuggingFaceModel.from_config(config).layer_names[0] == "embed"
+
+
+def test_a_router_loss_of_unknown_weight_is_refused_when_the_model_is_seen() -> None:
+    config = MixtralConfig(**SIZES, **EXPERTS, output_router_logits=True)
+    config.router_aux_loss_coef = None
+    with pytest.raises(ModelError, match=r"router loss \(output_router_logits=True\) of unknown weight"):
+        HuggingFaceModel.from_config(config)
+
+
 def shapes(boundary: Boundary) -> list[tuple[int, ...]]:
     return [spec.shape for spec in boundary.tensors]
 
