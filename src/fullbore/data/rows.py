@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IGNORED_LABEL", "Piece", "Rows", "packed", "padded"]
+from fullbore.ids import IGNORED_LABEL
 
-IGNORED_LABEL = -100
-"""A label that does not count, as everywhere in PyTorch and transformers."""
+__all__ = ["Piece", "Rows", "packed", "padded"]
 
 Ints = NDArray[np.int64]
 

@@ -22,6 +22,7 @@ from fullbore.models.flow import Value, observe
 from fullbore.models.layered import Boundary, Microbatch, TensorSpec
 from fullbore.models.microbatch import sequences_of
 from fullbore.models.split import Sizes, Split
+from fullbore.said import said
 
 __all__ = ["Crossings"]
 
@@ -99,7 +100,7 @@ class Crossings:
             except Exception as error:
                 raise ModelError(
                     f"what crosses between stages of {self._model.config.model_type} has a shape that cannot be "
-                    f"foretold ({type(error).__name__}: {error})"
+                    f"foretold ({said(error)})"
                 ) from error
 
     def _without_values(self) -> Any:

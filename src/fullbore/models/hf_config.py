@@ -9,6 +9,7 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig
 
 from fullbore.errors import ModelError
+from fullbore.models.hf_folder import need_config
 from fullbore.nearest import nearest
 
 __all__ = ["builtin_config", "override", "read_config"]
@@ -35,12 +36,11 @@ def read_config(folder: Path) -> Any:
     Raises:
         ModelError: there is none, or transformers does not know its kind.
     """
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model.hf is a local folder with a config.json ({folder} has none); download the model first")
+    path = need_config(folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:
-        raise ModelError(f"transformers cannot read {folder / 'config.json'}: {error}") from error
+        raise ModelError(f"transformers cannot read {path}: {error}") from error
 
 
 def override(config: Any, values: Mapping[str, Any]) -> Any:

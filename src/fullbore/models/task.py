@@ -12,11 +12,12 @@ from torch import Tensor
 from transformers.models.auto import modeling_auto as auto
 
 from fullbore.errors import ModelError
+from fullbore.ids import IGNORED_LABEL
 from fullbore.models.auxiliary import auxiliary_loss
 from fullbore.models.classification import classification_objective
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.microbatch import tensor_of
-from fullbore.models.next_token import IGNORED_LABEL, next_token_objective
+from fullbore.models.next_token import next_token_objective
 
 __all__ = ["Task", "task_of"]
 

@@ -8,7 +8,8 @@ from fullbore.config.run import RunConfig
 from fullbore.costs.layer import read_costs
 from fullbore.costs.rehearsal import read_rehearsal
 from fullbore.data.files import need_files
-from fullbore.errors import ConfigError, ModelError, PartitionError
+from fullbore.errors import ConfigError, PartitionError
+from fullbore.models.hf_folder import need_config
 from fullbore.partition.equal import equal
 from fullbore.plan.known_layers import known_layers
 from fullbore.plan.schedule import layout_of, schedule_of
@@ -38,9 +39,8 @@ def check_inputs(config: RunConfig) -> None:
         PartitionError: a stage would have no layer, or a list of layers for each stage does not add up.
     """
     need_files(config.data)
-    folder = config.model.hf
-    if folder is not None and not (Path(folder) / "config.json").is_file():
-        raise ModelError(f"model.hf is a local folder with a config.json ({folder} has none); download the model first")
+    if config.model.hf is not None:
+        need_config(Path(config.model.hf))
     layers = known_layers(config.model)
     if layers is not None:
         _need_layers(config, layers=layers)

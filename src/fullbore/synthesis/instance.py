@@ -13,9 +13,10 @@ one for the weights the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
@@ -175,24 +176,16 @@ class Instance:
             Kind.BACKWARD_INPUT: self.early,
             Kind.BACKWARD_WEIGHT: self.unit - self.early,
         }
-        for order, cap in zip(schedule.orders, self.caps, strict=True):
-            room = cap
-            for action in order:
-                room += gives.get(action.kind, 0)
-                if room < 0:
-                    return False
-        return True
+        return self._stays_within([gives.get(action.kind, 0) for action in order] for order in schedule.orders)
 
     def fit(self, orders: Orders) -> bool:
         """The same for codes."""
         gives = (-self.unit, self.early, self.unit - self.early)
-        for order, cap in zip(orders, self.caps, strict=True):
-            room = cap
-            for code in order:
-                room += gives[code % 3]
-                if room < 0:
-                    return False
-        return True
+        return self._stays_within([gives[code % 3] for code in order] for order in orders)
+
+    def _stays_within(self, given: Iterable[Sequence[int]]) -> bool:
+        """Of each rank what its actions give back, less what they take."""
+        return all(min(accumulate(order, initial=cap)) >= 0 for order, cap in zip(given, self.caps, strict=True))
 
 
 class Circle(Exception):

@@ -14,9 +14,10 @@ from fullbore.data.batches import Samples
 from fullbore.data.corpus import open_corpus
 from fullbore.data.documents import DocumentOrder
 from fullbore.data.packing import PackingCost
-from fullbore.data.rows import IGNORED_LABEL, Piece, Rows, packed, padded
+from fullbore.data.rows import Piece, Rows, packed, padded
 from fullbore.data.token_file import write_token_file
 from fullbore.errors import ConfigError, DataError
+from fullbore.ids import IGNORED_LABEL
 
 Grouping = Literal["padded", "packed", "balanced"]
 
