@@ -1,7 +1,7 @@
 """MetricsLog: one JSON line a step in ``metrics.jsonl``, and TensorBoard files where that is installed.
 
-Each line is on disk before the next step begins, so a crash loses nothing. `Logger` is the protocol to implement for
-another tracker.
+Each line is handed to the system before the next step begins, so a process that dies loses nothing; a machine that dies
+may lose the last ones. `Logger` is the protocol to implement for another tracker.
 """
 
 from __future__ import annotations
