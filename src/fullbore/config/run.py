@@ -18,7 +18,6 @@ from fullbore.errors import ConfigError
 
 __all__ = [
     "BatchConfig",
-    "BatchSizes",
     "DataConfig",
     "MeshConfig",
     "ModelConfig",

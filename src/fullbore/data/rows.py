@@ -47,11 +47,6 @@ class Rows:
     attention_mask: Ints | None = None
     """1 for a token, 0 for what was filled up; None where every position is a token."""
 
-    @property
-    def num_counted(self) -> int:
-        """Tokens that the loss counts."""
-        return int((self.labels != IGNORED_LABEL).sum())
-
 
 def padded(pieces: Sequence[Piece]) -> Rows:
     """One row each, as long as the longest."""

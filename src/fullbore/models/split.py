@@ -20,7 +20,7 @@ from fullbore.models.task import Task
 from fullbore.models.tiny import eager_experts, tiny_copy
 from fullbore.said import said
 
-__all__ = ["Sizes", "Split", "find_split"]
+__all__ = ["Sizes", "Split", "check_chunked", "find_split"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from fullbore.schedules import (
 )
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["REGISTRY", "ScheduleEntry", "get", "named"]
+__all__ = ["REGISTRY", "get", "named"]
 
 _ENTRIES = (
     gpipe.ENTRY,

@@ -7,8 +7,8 @@
 
 The header has ``"streams": 2`` too where stages run in both directions. A span is row, action, activity, start, end,
 in nanoseconds of the rank's own clock. Steps count from 1. One line per step, written when the step ends: after a
-crash everything but the last line is whole. A resumed run appends a new header to the same file: a new process has a new clock, so each header
-begins a segment with its own calibration.
+crash everything but the last line is whole. A resumed run appends a new header to the same file: a new process has a
+new clock, so each header begins a segment with its own calibration.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fullbore.trace.clock import ClockOffset
+from fullbore.timeline.clock import ClockOffset
 
 __all__ = ["VERSION", "clock_document", "trace_path"]
 

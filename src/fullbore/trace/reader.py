@@ -12,8 +12,9 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
 from fullbore.json_file import parse_json
+from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.span import Activity, Row, Span, Timeline
-from fullbore.trace.clock import Alignment, ClockOffset
+from fullbore.trace.clock import Alignment
 from fullbore.trace.format import VERSION, trace_path
 
 __all__ = ["Trace", "median_step", "read_trace"]

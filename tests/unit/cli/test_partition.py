@@ -11,8 +11,8 @@ from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import read_recipe, write_recipe
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
+from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.shift import shifted
-from fullbore.trace.clock import ClockOffset
 from fullbore.trace.writer import TraceWriter
 from tests.unit.cli.test_main import run
 
