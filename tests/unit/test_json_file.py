@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fullbore.config.run import ModelConfig
+from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs, read_microbatch_size
-from fullbore.costs.rehearsal import read_rehearsal
 from fullbore.errors import CostsError, RecipeError, TraceError
 from fullbore.json_file import parse_json, read_json, write_json
 from fullbore.plan.known_layers import known_layers
@@ -31,7 +31,7 @@ def test_a_text_that_is_no_json_is_a_value_error(text: str) -> None:
         parse_json(text)
 
 
-@pytest.mark.parametrize("read", [read_costs, read_microbatch_size, read_rehearsal, read_recipe])
+@pytest.mark.parametrize("read", [read_costs, read_microbatch_size, read_emulation, read_recipe])
 @pytest.mark.parametrize(
     ("content", "message"),
     [

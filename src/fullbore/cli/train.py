@@ -10,7 +10,7 @@ import click
 from fullbore.cli.output import json_option, print_json, print_text, width
 from fullbore.cli.run_options import TORCH, preload, read_config, run_options
 from fullbore.config.run import RunConfig
-from fullbore.plan.check import check_before_start, check_inputs, check_rehearsal
+from fullbore.plan.check import check_before_start, check_emulation, check_inputs
 from fullbore.report.run import render_run
 from fullbore.session.ranks import run_ranks
 from fullbore.session.run_folder import run_folder
@@ -41,7 +41,7 @@ def command(
     if emulate is None:
         check_inputs(config)
     else:
-        check_rehearsal(config, emulate)
+        check_emulation(config, emulate)
     with run_folder(config) as folder:
         result = _start(config, folder, emulate)
     if result is None:

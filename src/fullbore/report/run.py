@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
-from fullbore.costs.rehearsal import read_rehearsal
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, RecipeError, TraceError
 from fullbore.ir.recipe import Recipe
@@ -81,7 +81,7 @@ def _links(profile: Path, recipe: Recipe) -> tuple[tuple[Link, ...], Sequence[in
     """Link and message size of each boundary; no links where the profile has none or is of other layers."""
     free = (), [0] * (recipe.layout.num_stages - 1)
     try:
-        links, layers = read_rehearsal(profile).links, read_costs(profile)
+        links, layers = read_emulation(profile).links, read_costs(profile)
     except CostsError:
         return free
     edges = recipe.boundaries

@@ -25,7 +25,7 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.costs import ScheduleCosts
 
-__all__ = ["BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "Circle", "Instance", "Orders", "last_ends"]
+__all__ = ["BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "Instance", "Orders", "WaitCycle", "last_ends"]
 
 FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
 
@@ -188,15 +188,15 @@ class Instance:
         return all(min(accumulate(order, initial=cap)) >= 0 for order, cap in zip(given, self.caps, strict=True))
 
 
-class Circle(Exception):
-    """Orders that wait for each other in a circle."""
+class WaitCycle(Exception):
+    """Orders that wait for each other in a cycle."""
 
 
 def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[int]]:
     """[code, microbatch] when everything ends if every action starts as early as its rank's order and its input let it.
 
     Raises:
-        Circle: the orders wait for each other.
+        WaitCycle: the orders wait for each other.
     """
     ranks, durations, delays = instance.ranks, instance.durations, instance.delays
     last = instance.num_stages - 1
@@ -235,5 +235,5 @@ def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[
         place[rank], free[rank] = position, now
         awake.extend(woken - {rank})
     if any(position < len(order) for position, order in zip(place, orders, strict=True)):
-        raise Circle
+        raise WaitCycle
     return ends

@@ -1,4 +1,4 @@
-"""Rehearsal: what a COSTS.json may say besides its layers for an emulated run: jitter, links, and a slow rank.
+"""EmulationSettings: what a COSTS.json may say besides its layers for an emulated run: jitter, links, and a slow rank.
 
     {"layers": [...], "jitter": 0.1, "seed": 7,
      "links": [{"latency_ns": 200000, "bytes_per_s": 1000000000}, {}, {}],
@@ -19,7 +19,7 @@ from fullbore.errors import CostsError
 from fullbore.json_file import read_json
 from fullbore.nearest import nearest
 
-__all__ = ["Rehearsal", "SlowRank", "read_rehearsal"]
+__all__ = ["EmulationSettings", "SlowRank", "read_emulation"]
 
 _OWN = ("layers", "jitter", "seed", "links", "faults")
 _PROFILE = ("device", "dtype", "sequence_length", "microbatch_size", "threads", "torch", "emulated")
@@ -44,7 +44,7 @@ class SlowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class EmulationSettings:
     """How an emulated run departs from its layer costs."""
 
     jitter: float = 0.0
@@ -95,7 +95,7 @@ class Rehearsal:
         return found
 
 
-def read_rehearsal(path: Path) -> Rehearsal:
+def read_emulation(path: Path) -> EmulationSettings:
     """What the costs file says besides its layers, which `fullbore.costs.layer.read_costs` reads.
 
     Raises:
@@ -106,7 +106,7 @@ def read_rehearsal(path: Path) -> Rehearsal:
         raise CostsError(f'a costs file holds {{"layers": [...]}} ({path} holds a {type(document).__name__})')
     _check_keys(document, (*_OWN, *_PROFILE), where=str(path))
     try:
-        return Rehearsal(
+        return EmulationSettings(
             jitter=document.get("jitter", 0.0),
             seed=document.get("seed", 0),
             links=tuple(_link(entry) for entry in _list(document, "links")),
