@@ -70,7 +70,7 @@ def edges_of(
 
 
 def _counts(given: object) -> tuple[int, ...]:
-    counts = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
+    counts = tuple(given) if isinstance(given, Iterable) else ()
     if not counts or not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
         raise ConfigError(
             f'layers_per_stage is "equal" or a whole number of layers for each stage (given {given!r:.200}); a cut by '

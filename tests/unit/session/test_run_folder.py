@@ -49,7 +49,7 @@ def test_runs_of_the_same_second_have_folders_of_their_own() -> None:
 
 def test_many_at_once_never_share() -> None:
     taken: list[Path] = []
-    go = threading.Barrier(8)
+    go = threading.Barrier(8, timeout=5.0)
 
     def start() -> None:
         go.wait()
