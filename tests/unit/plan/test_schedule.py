@@ -6,7 +6,7 @@ import pytest
 
 from fullbore.config.run import PipelineConfig, RunConfig
 from fullbore.costs.layer import LayerCost
-from fullbore.errors import ConfigError, ScheduleError
+from fullbore.errors import ConfigError, InvalidSchedule, ScheduleError
 from fullbore.ir.action import Kind
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.torch_write import format_torch_csv
@@ -82,7 +82,7 @@ def test_a_file_of_other_sizes_or_with_errors_is_refused(tmp_path: Path) -> None
     with pytest.raises(ScheduleError, match="No such file"):
         check_before_start(config(schedule="missing.csv"))
     path.write_text(path.read_text(encoding="utf-8").replace("0B0", "0F1", 1), encoding="utf-8")
-    with pytest.raises(ScheduleError):
+    with pytest.raises(InvalidSchedule, match="0F1 on rank 0 is there twice"):
         check_before_start(config(stages=2, microbatches=4, schedule=str(path)))
     drawn = get("dualpipe").build(2, num_microbatches=4)
     path.write_text(format_schedule(drawn), encoding="utf-8")
