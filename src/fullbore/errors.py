@@ -17,10 +17,14 @@
             └── TransferStalled        this rank waited in vain: another one is late or stuck
 
 A message says what was required, what was given, where, and what to do. The facts also ride as attributes,
-so a caller never has to parse the text. Our own bugs are `assert`s, never these.
+so a caller never has to parse the text. They cross process boundaries, facts included: keyword-only arguments do not
+survive pickling by themselves, so a class that has some says how it is made again. Our own bugs are `assert`s, never
+these.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 __all__ = [
     "ConfigError",
@@ -68,6 +72,9 @@ class InvalidSchedule(InputError):
         super().__init__(message)
         self.rules = rules
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (partial(type(self), rules=self.rules), (self.args[0],))
+
 
 class PartitionError(InputError):
     """The layers cannot be cut into that many stages."""
@@ -102,7 +109,7 @@ class RankFailed(RunError):
         self.action = action
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.args[0], self.rank, self.action))
+        return (partial(type(self), rank=self.rank, action=self.action), (self.args[0],))
 
 
 class NeighborLost(RankFailed):
@@ -111,8 +118,3 @@ class NeighborLost(RankFailed):
 
 class TransferStalled(RankFailed):
     """Something this rank waited for did not come within the timeout."""
-
-
-def _rebuild(kind: type[RankFailed], message: str, rank: int, action: str) -> RankFailed:
-    """Keyword-only arguments do not survive pickling by themselves, and these cross process boundaries."""
-    return kind(message, rank=rank, action=action)

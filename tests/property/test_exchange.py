@@ -87,7 +87,7 @@ def test_whatever_a_file_holds_is_refused_or_checked(text: str) -> None:
 
 
 @given(schedules)
-def test_rows_lowered_as_pytorch_does_keep_every_rule_and_never_wait_in_a_circle(schedule: Schedule) -> None:
+def test_rows_lowered_as_pytorch_does_keep_every_rule_and_never_wait_in_a_cycle(schedule: Schedule) -> None:
     explicit = with_transfers(schedule)
     assert explicit.compute_part() == schedule
     assert explicit_problems(explicit) == ()
@@ -95,7 +95,7 @@ def test_rows_lowered_as_pytorch_does_keep_every_rule_and_never_wait_in_a_circle
 
 
 @given(schedules)
-def test_a_lowered_program_never_waits_in_a_circle_under_the_rules_of_lanes(schedule: Schedule) -> None:
+def test_a_lowered_program_never_waits_in_a_cycle_under_the_rules_of_lanes(schedule: Schedule) -> None:
     assert run(lower(schedule)).stalled == []
 
 

@@ -21,7 +21,7 @@ from tests.property.symbolic import run
 @given(schedules, st.integers(1, 5))
 def test_compute_order_stays_and_messages_pair(schedule: Schedule, prefetch: int) -> None:
     program = lower(schedule, prefetch=prefetch)
-    check_program(program, schedule=schedule)
+    check_program(program)
     sends: Counter[object] = Counter()
     receives: Counter[object] = Counter()
     for rank, instructions in enumerate(program.instructions):

@@ -254,6 +254,12 @@ def each_rank_draws(mesh: Mesh) -> list[str]:
     pipeline = pipeline_of(llama(), mesh, 4)
     said = [refused(lambda b=b: pipeline.step(b)) for b in (own_numbers, own_lengths, own_count, short_here)]
     said.append(refused(lambda: pipeline.evaluate(own_count)))
+    if mesh.rank == 1:
+        weight = next(iter(pipeline.weights().values()))
+        weight.requires_grad_(False)
+    said.append(refused(lambda: pipeline.step([tokens(1, 5, seed=index) for index in range(4)])))
+    if mesh.rank == 1:
+        weight.requires_grad_(True)
     pipeline.step([tokens(1, 5, seed=index) for index in range(4)])
     pipeline.release()
     return said

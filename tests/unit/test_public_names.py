@@ -1,11 +1,52 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import fullbore
+
+SOURCES = Path(fullbore.__file__).parent
+MODULES = {
+    ".".join(("fullbore", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__"): ast.parse(
+        path.read_text(encoding="utf-8")
+    )
+    for path in SOURCES.rglob("*.py")
+}
+PASSED_ON = {"fullbore.runtime.blame": {"first_line"}}
+"""Names of one module that another offers too."""
+
+
+def offered(tree: ast.Module) -> set[str]:
+    """What ``__all__`` lists."""
+    lists = [node.value for node in tree.body if isinstance(node, ast.Assign) and "__all__" in names_of(node.targets)]
+    return {str(name) for found in lists for name in ast.literal_eval(found)}
+
+
+def made(tree: ast.Module) -> set[str]:
+    """The classes, functions and constants of a module."""
+    found = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            found |= names_of(node.targets if isinstance(node, ast.Assign) else [node.target])
+    return found
+
+
+def names_of(targets: list[ast.expr]) -> set[str]:
+    return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+@pytest.mark.parametrize("module", MODULES.keys() - {"fullbore"})
+def test_a_module_offers_what_it_makes_and_others_take_what_it_offers(module: str) -> None:
+    """So a name has one home, and `__all__` is all that a change may break elsewhere."""
+    assert offered(MODULES[module]) <= made(MODULES[module]) | PASSED_ON.get(module, set())
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            taken = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES}
+            assert taken <= offered(MODULES[node.module]), node.module
 
 
 @pytest.mark.parametrize("name", fullbore.__all__)

@@ -1,7 +1,7 @@
 """The command `fullbore`: one module per command, loaded only when it is called.
 
-Exit codes: 0 done, 1 the answer is "no", 2 bad input or a failed run, 130 interrupted. What fullbore raises on purpose
-becomes one readable message on stderr; anything else is our bug and keeps its traceback.
+Exit codes: 0 done, 1 the answer is "no", 2 bad input or a failed run, 130 interrupted, 143 terminated. What fullbore
+raises on purpose becomes one readable message on stderr; anything else is our bug and keeps its traceback.
 """
 
 from __future__ import annotations

@@ -62,11 +62,20 @@ def read_config(run: Path | None, *, recipe: Path | None, overrides: tuple[str, 
         return config
     fixed = with_recipe(config, read_recipe(recipe).recipe)
     for override in overrides:
-        section, _, key = override.partition("=")[0].strip().partition(".")
-        asked, has = (getattr(getattr(each, section), key, None) for each in (config, fixed))
+        name = override.partition("=")[0].strip()
+        asked, has = _said(config, name), _said(fixed, name)
         if asked != has:
             raise ConfigError(
-                f"--set {override} contradicts the recipe {recipe}, which has {section}.{key} = {has!r}; "
-                "leave out one of them"
+                f"--set {override} contradicts the recipe {recipe}, which has "
+                f"{f'no {name}' if has is None else f'{name} = {has!r}'}; leave out one of them"
             )
     return fixed
+
+
+def _said(config: RunConfig, name: str) -> Any:
+    """What a configuration says under ``section.key``, or inside of a table; None where it says nothing."""
+    section, key, *inner = (part.strip() for part in name.split("."))
+    value = getattr(getattr(config, section), key)
+    for part in inner:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -31,12 +32,21 @@ def cost_options(command: _Command) -> _Command:
     return cost(comm(command))
 
 
+def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """NaN lies in every range of click's, since it compares false with both ends."""
+    del ctx
+    if value is not None and math.isnan(value):
+        raise ConfigError(f"{param.opts[0]} is a number (given nan)")
+    return value
+
+
 def memory_model_option(command: _Command) -> _Command:
     """``--input-backward-frees X``."""
     return click.option(
         "--input-backward-frees",
         "frees",
         type=click.FloatRange(0, 1),
+        callback=_a_number,
         default=0.0,
         metavar="X",
         help="Part of an activation that is free after the backward for the input, 0 to 1; the rest stays until that "
@@ -49,6 +59,7 @@ def solver_option(command: _Command) -> _Command:
     return click.option(
         "--optimal",
         type=click.FloatRange(min=0, min_open=True),
+        callback=_a_number,
         metavar="SECONDS",
         help="With auto: let a solver improve it, or prove it the best, for at most so long (fullbore[optimal]).",
     )(command)

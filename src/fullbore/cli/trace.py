@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -42,15 +44,7 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
     trace = read_trace(run_dir)
     chosen = _chosen(trace, window)
     steps = (Step(step, trace.timeline(step), trace.placement) for step in chosen)
-    partial = output.with_name(f"{output.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(chrome_trace(steps, title=f"{trace.schedule} pipeline"))
-        partial.replace(output)  # what was there before stays until all of the new one is
-    except OSError as error:
-        raise TraceError(f"cannot write {output}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    _write(output, chrome_trace(steps, title=f"{trace.schedule} pipeline"))
     uncertainty = trace.clock_uncertainty_ns
     if as_json:
         print_json({"path": str(output), "steps": list(chosen), "clock_uncertainty_ns": uncertainty})
@@ -59,6 +53,23 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
         f"{output}: steps {chosen[0]} to {chosen[-1]} of {trace.num_ranks} ranks, "
         f"clocks agree to {uncertainty / 1000:.3g} us; open it in ui.perfetto.dev\n"
     )
+
+
+def _write(output: Path, lines: Iterable[str]) -> None:
+    """What was there before stays until all of the new one is."""
+    if not output.name:
+        raise TraceError(f"-o is the file to write ({output} is a folder); name one in it")
+    partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
+    try:
+        file = partial.open("x", encoding="utf-8", newline="\n")
+        try:
+            with file:
+                file.writelines(lines)
+            partial.replace(output)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise TraceError(f"cannot write {output}: {error.strerror}") from error
 
 
 def _chosen(trace: Trace, window: str | None) -> tuple[int, ...]:

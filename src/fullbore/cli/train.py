@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -11,10 +10,10 @@ import click
 from fullbore.cli.output import json_option, print_json, print_text, width
 from fullbore.cli.run_options import TORCH, preload, read_config, run_options
 from fullbore.config.run import RunConfig
-from fullbore.errors import ConfigError, TraceError
-from fullbore.plan.check import check_before_start, check_inputs, check_rehearsal
-from fullbore.report.run import summarize_run
+from fullbore.plan.check import check_before_start, check_emulation, check_inputs
+from fullbore.report.run import render_run
 from fullbore.session.ranks import run_ranks
+from fullbore.session.run_folder import run_folder
 from fullbore.train.result import TrainResult
 
 __all__ = ["command"]
@@ -42,15 +41,15 @@ def command(
     if emulate is None:
         check_inputs(config)
     else:
-        check_rehearsal(config, emulate)
-    folder = _run_folder(config)
-    result = _start(config, folder, emulate)
+        check_emulation(config, emulate)
+    with run_folder(config) as folder:
+        result = _start(config, folder, emulate)
     if result is None:
         return
     if as_json:
         print_json(asdict(result))
         return
-    print_text("\n" + _summary(result) + "\n" + _closing(result))
+    print_text("\n" + render_run(result, width=width()))
 
 
 def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult | None:
@@ -64,37 +63,3 @@ def _start(config: RunConfig, folder: Path, emulate: Path | None) -> TrainResult
         target, given, loads = "fullbore.train.emulate:emulate_rank", (str(emulate),), TORCH
     result = run_ranks(target, config, str(folder), *given, num_ranks=ranks, preload=loads)
     return result
-
-
-def _summary(result: TrainResult) -> str:
-    """A run that has finished is not failed by its report."""
-    try:
-        return summarize_run(Path(result.run_dir), width=width(), slow_stage=result.slow_stage)
-    except TraceError as error:
-        return f"no timeline: {error}\n"
-
-
-def _run_folder(config: RunConfig) -> Path:
-    """``train.run_dir``, or a new folder under ``runs/``. One that holds a run already is refused."""
-    if config.train.run_dir is None:
-        name = datetime.now().strftime("%Y%m%d-%H%M%S")
-        taken = [path.name for path in Path("runs").glob(f"{name}*")]
-        return Path("runs") / (f"{name}-{len(taken) + 1}" if taken else name)
-    folder = Path(config.train.run_dir)
-    if any((folder / name).exists() for name in ("run.toml", "profile.json", "plan.json", "metrics.jsonl", "trace")):
-        raise ConfigError(f"train.run_dir {folder} already holds a run; choose another folder, or remove it")
-    return folder
-
-
-def _closing(result: TrainResult) -> str:
-    lines = [f"run folder       {result.run_dir}"]
-    if result.loss is not None:
-        lines.append(f"loss             {result.loss:.4f} nats a token in step {result.steps}")
-    if result.eval_loss is not None and result.first_eval_loss is not None:
-        lines.append(f"held-out loss    {result.first_eval_loss:.4f} -> {result.eval_loss:.4f} nats a token")
-    if result.skipped_steps:
-        lines.append(f"skipped          {result.skipped_steps} of {result.steps} steps: a gradient was not finite")
-    lines += [f"trace            {problem}" for problem in result.trace_problems]
-    speed = "" if result.tokens_per_s is None else f", {result.tokens_per_s:,.0f} tokens/s"
-    lines.append(f"step             {result.step_ns / 1e6:.1f} ms{speed} (medians)")
-    return "\n".join(lines) + "\n"

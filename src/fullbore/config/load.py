@@ -6,17 +6,17 @@ quotes). Each key is checked where it was written, so a message can say which fi
 
 from __future__ import annotations
 
-import difflib
-import json
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_origin
 
 import msgspec
 
+from fullbore.config.convert import convert
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
+from fullbore.nearest import nearest
 
 __all__ = ["load_run"]
 
@@ -25,8 +25,6 @@ _TYPES = {
     section: {field.name: field.type for field in msgspec.structs.fields(struct)}
     for section, struct in _SECTIONS.items()
 }
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): ""}
-_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -> RunConfig:
@@ -53,8 +51,12 @@ def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -
     sections = {}
     for section, table in values.items():
         fields = {
-            key: _convert(
-                value, name=f"{section}.{key}", kind=_TYPES[section][key], where=key_origin[f"{section}.{key}"]
+            key: convert(
+                value,
+                kind=_TYPES[section][key],
+                name=f"{section}.{key}",
+                where=key_origin[f"{section}.{key}"],
+                error=ConfigError,
             )
             for key, value in table.items()
         }
@@ -117,32 +119,9 @@ def _parse(text: str, *, where: str) -> Any:
     return value["value"] if plain else text
 
 
-def _convert(value: Any, *, name: str, kind: Any, where: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        quote = f'; write it in quotes: "{value}"' if kind in (str, str | None) and not isinstance(value, str) else ""
-        raise ConfigError(f"{where}: {name} must be {_describe(kind)} (given {value!r}){quote}") from None
-
-
-def _describe(kind: Any) -> str:
-    """A field's type in words."""
-    arguments = get_args(kind)
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(json.dumps(choice) for choice in arguments)}"
-    if get_origin(kind) is dict:
-        return f"a table of {_PLURALS[arguments[1]]}" if arguments[1] in _PLURALS else "a table"
-    if get_origin(kind) is tuple:
-        items = _PLURALS[arguments[0]]
-        return f"a list of {items}" if arguments[-1] is Ellipsis else f"a list of {len(arguments)} {items}"
-    if arguments:
-        return " or ".join(words for words in map(_describe, arguments) if words)
-    return _WORDS[kind]
-
-
 def _need_known(name: str, *, known: Iterable[str], what: str, where: str) -> None:
     names = list(known)
     if name not in names:
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        advice = f"; did you mean {nearest[0]}?" if nearest else ""
+        near = nearest(name, names)
+        advice = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{where}: there is no {what} named {name}{advice} ({', '.join(names)})")

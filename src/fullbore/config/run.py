@@ -18,7 +18,6 @@ from fullbore.errors import ConfigError
 
 __all__ = [
     "BatchConfig",
-    "BatchSizes",
     "DataConfig",
     "MeshConfig",
     "ModelConfig",
@@ -34,7 +33,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Section ``[model]``: which model, in which precision. Without ``hf`` or ``factory``, a small built-in Llama."""
 
     hf: str | None = None
-    """A folder with a Hugging Face ``config.json``, or the name of a model."""
+    """A local folder with a Hugging Face ``config.json``."""
 
     factory: str | None = None
     """``package.module:function``, a function that returns the model."""

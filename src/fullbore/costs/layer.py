@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fullbore.errors import CostsError
+from fullbore.json_file import read_json, write_json
+from fullbore.nearest import nearest
 
 __all__ = ["LayerCost", "costs_document", "read_costs", "read_microbatch_size", "write_costs"]
 
@@ -67,7 +67,7 @@ def read_costs(path: Path) -> tuple[LayerCost, ...]:
     Raises:
         CostsError: unreadable, not JSON, or a layer with a missing, unknown or negative entry.
     """
-    document = _read(path)
+    document = read_json(path, what="costs file", error=CostsError)
     layers = document.get("layers") if isinstance(document, dict) else None
     if not isinstance(layers, list) or not layers:
         raise CostsError(f'a costs file holds {{"layers": [...]}} with at least one layer ({path} does not)')
@@ -80,7 +80,7 @@ def read_microbatch_size(path: Path) -> int:
     Raises:
         CostsError: unreadable, or not a whole number of at least 1.
     """
-    document = _read(path)
+    document = read_json(path, what="costs file", error=CostsError)
     size = document.get("microbatch_size", 1) if isinstance(document, dict) else 1
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise CostsError(f"microbatch_size is a whole number of at least 1 ({path}: {size!r})")
@@ -93,11 +93,7 @@ def write_costs(path: Path, layers: Sequence[LayerCost], **more: Any) -> None:
     Raises:
         CostsError: the file cannot be written.
     """
-    text = json.dumps(costs_document(layers, **more), indent=2) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CostsError(f"cannot write the costs file {path}: {error.strerror}") from error
+    write_json(path, costs_document(layers, **more), what="costs file", error=CostsError)
 
 
 def costs_document(layers: Sequence[LayerCost], **more: Any) -> dict[str, Any]:
@@ -105,22 +101,13 @@ def costs_document(layers: Sequence[LayerCost], **more: Any) -> dict[str, Any]:
     return {**more, "layers": [{name: getattr(layer, name) for name in _NAMES} for layer in layers]}
 
 
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CostsError(f"{path} is not JSON: {error}") from error
-
-
 def _layer(entry: Any, *, where: str) -> LayerCost:
     if not isinstance(entry, dict):
         raise CostsError(f"a layer is a JSON object ({where}: {entry!r})")
     for key in entry:
         if key not in _NAMES:
-            near = difflib.get_close_matches(key, _NAMES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(_NAMES)}"
+            near = nearest(key, _NAMES)
+            hint = f"; did you mean {near!r}?" if near else f"; known: {', '.join(_NAMES)}"
             raise CostsError(f"unknown key {key!r} ({where}){hint}")
     missing = [key for key in _REQUIRED if key not in entry]
     if missing:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from fullbore.errors import CostsError
 
-__all__ = ["Link"]
+__all__ = ["MOST_NS", "Link"]
+
+MOST_NS = 2**53
+"""A hundred days: a measured delay above it is a slip of the pen, and sums of delays fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,17 @@ class Link:
             raise CostsError(f"bytes_per_s must be above 0 (bytes_per_s={self.bytes_per_s})")
 
     def delay_ns(self, size_bytes: int) -> int:
-        """Time from the end of the producer to arrival, for a message of this size."""
+        """Time from the end of the producer to arrival, for a message of this size.
+
+        Raises:
+            CostsError: it would take longer than `MOST_NS`.
+        """
         if self.bytes_per_s is None:
             return self.latency_ns
-        return self.latency_ns + round(size_bytes * 1_000_000_000 / self.bytes_per_s)
+        delay_ns = self.latency_ns + round(size_bytes * 1_000_000_000 / self.bytes_per_s)
+        if delay_ns > MOST_NS:
+            raise CostsError(
+                f"a message of {size_bytes} bytes would take more than a hundred days "
+                f"(latency_ns={self.latency_ns}, bytes_per_s={self.bytes_per_s}); use a faster link"
+            )
+        return delay_ns

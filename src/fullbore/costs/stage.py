@@ -1,4 +1,4 @@
-"""StageCost: what one stage takes for one microbatch. The only place where backward = input + weight is written."""
+"""StageCost: what one stage takes for one microbatch, kind by kind."""
 
 from __future__ import annotations
 

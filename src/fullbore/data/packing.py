@@ -65,11 +65,6 @@ class Packing:
 
     tokens: tuple[int, ...]
 
-    @property
-    def evenness(self) -> float:
-        """Mean cost over the largest: 1 where all microbatches are alike."""
-        return sum(self.costs) / len(self.costs) / max(self.costs)
-
 
 def in_order(lengths: Sequence[int], *, num_microbatches: int, cost: PackingCost = TOKENS) -> Packing:
     """Nearly equal numbers of documents, in the order they come in: what a batch is without packing.

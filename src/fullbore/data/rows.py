@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IGNORED_LABEL", "Piece", "Rows", "packed", "padded"]
+from fullbore.ids import IGNORED_LABEL
 
-IGNORED_LABEL = -100
-"""A label that does not count, as everywhere in PyTorch and transformers."""
+__all__ = ["Piece", "Rows", "packed", "padded"]
 
 Ints = NDArray[np.int64]
 
@@ -47,11 +46,6 @@ class Rows:
 
     attention_mask: Ints | None = None
     """1 for a token, 0 for what was filled up; None where every position is a token."""
-
-    @property
-    def num_counted(self) -> int:
-        """Tokens that the loss counts."""
-        return int((self.labels != IGNORED_LABEL).sum())
 
 
 def padded(pieces: Sequence[Piece]) -> Rows:

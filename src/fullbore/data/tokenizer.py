@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fullbore.data.document import Document
+from fullbore.data.files import need_tokenizer
 from fullbore.errors import DataError
 
 __all__ = ["ByteTokenizer", "FileTokenizer", "Tokenizer", "open_tokenizer"]
@@ -61,10 +62,7 @@ class FileTokenizer:
     def __init__(self, path: Path) -> None:
         from tokenizers import Tokenizer as Encoder
 
-        if not path.is_file():
-            raise DataError(
-                f'data.tokenizer {path} is not a file; use "bytes" or the path of a tokenizers JSON (tokenizer.json)'
-            )
+        need_tokenizer(path)
         try:
             self._encoder: Any = Encoder.from_file(str(path))
         except Exception as error:  # the library raises plain Exception

@@ -30,7 +30,8 @@ from fullbore.ir.schedule import Schedule
 from fullbore.partition.recut import recut
 from fullbore.partition.rescale import rescale
 from fullbore.timeline.bubble import bubble_of
-from fullbore.timeline.span import Row, Timeline
+from fullbore.timeline.span import Timeline
+from fullbore.timeline.stage_times import stage_times
 
 __all__ = ["Cause", "SlowStage", "find_slow_stage"]
 
@@ -116,7 +117,7 @@ def find_slow_stage(
     placement = schedule.placement
     if placement.num_ranks < 2 or placement.num_streams > 1:
         return None
-    measured = _medians(steps, num_stages=placement.num_stages)
+    measured = stage_times(steps, num_stages=placement.num_stages)
     totals = [sum(kinds.values()) for kinds in measured]
     of_rank = [sum(totals[stage] for stage in placement.stages_of(Rank(rank))) for rank in range(placement.num_ranks)]
     rank = of_rank.index(max(of_rank))
@@ -156,16 +157,6 @@ def find_slow_stage(
         better_step_ns=better.best_ns * accumulation if better else None,
         gain=better.gain if better else 0.0,
     )
-
-
-def _medians(steps: Sequence[Timeline], *, num_stages: int) -> list[dict[Kind, int]]:
-    """For each stage what an action of each kind took, over all steps and microbatches."""
-    seen: list[dict[Kind, list[int]]] = [{} for _ in range(num_stages)]
-    for step in steps:
-        for span in step.spans:
-            if span.row is Row.COMPUTE and span.action is not None:
-                seen[span.action.stage].setdefault(span.action.kind, []).append(span.duration_ns)
-    return [{kind: median_low(times) for kind, times in kinds.items()} for kinds in seen]
 
 
 def _slowness(

@@ -35,7 +35,7 @@ class BlockingRule(StrEnum):
 
     @property
     def reason(self) -> str:
-        return "where a send blocks until it is received, ranks that wait for each other in a circle never finish"
+        return "where a send blocks until it is received, ranks that wait for each other in a cycle never finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def blocking_problems(schedule: ExplicitSchedule) -> tuple[Problem, ...]:
 
 
 def wait_cycles(schedule: ExplicitSchedule) -> tuple[tuple[Blocked, ...], ...]:
-    """Every circle of ranks that wait for each other; each starts at its lowest rank. Linear in the number of cells."""
+    """Every cycle of ranks that wait for each other; each starts at its lowest rank. Linear in the number of cells."""
     at = _run(schedule)
     blocked = {
         rank: _blocked(schedule, rank, at)

@@ -2,7 +2,7 @@
 
 Microbatches go in groups of p. Each rank takes a group through its first stage, then through its next, as an
 interleaved schedule does, so that a group comes round to a rank's next stage just when the rank is through with it.
-All ranks follow the order (group, stage, microbatch), so no circle of waits can arise, whatever the placement. Where
+All ranks follow the order (group, stage, microbatch), so no cycle of waits can arise, whatever the placement. Where
 it has two streams, microbatches take them in turn.
 
     p = 3                        p = 2, two stages a rank in a loop; letters are the second stage

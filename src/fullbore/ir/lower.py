@@ -20,11 +20,11 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Instruction, Message, Payload, Recv, Send
 from fullbore.ir.flow import consumer_of, made_by, needed_by
 from fullbore.ir.program import Lane, Program
-from fullbore.ir.program_spec import check_program, required_depth
+from fullbore.ir.program_spec import required_depth
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import validate
 
-__all__ = ["check_program", "lower"]
+__all__ = ["lower"]
 
 
 def lower(schedule: Schedule, *, prefetch: int = 2) -> Program:

@@ -24,7 +24,6 @@ __all__ = ["ProgramRule", "check_program", "program_problems", "required_depth"]
 class ProgramRule(StrEnum):
     """The rules that lowering adds. ``reason`` says why each one stands."""
 
-    COMPUTE_ORDER = "compute-order"
     KNOWN_LANE = "known-lane"
     RECEIVED_BEFORE_USE = "received-before-use"
     SENT_AFTER_MADE = "sent-after-made"
@@ -38,7 +37,6 @@ class ProgramRule(StrEnum):
 
 
 _REASONS = {
-    ProgramRule.COMPUTE_ORDER: "lowering adds communication and moves no computation",
     ProgramRule.KNOWN_LANE: "a lane joins exactly the two ranks and the payload of its messages",
     ProgramRule.RECEIVED_BEFORE_USE: "an action starts only after what it needs from another rank has arrived",
     ProgramRule.SENT_AFTER_MADE: "what another rank needs is sent right after the action that makes it",
@@ -54,18 +52,15 @@ def required_depth(messages: Sequence[Message], consumed: Sequence[Message]) -> 
     return max((index[message] - count + 1 for count, message in enumerate(consumed)), default=0)
 
 
-def check_program(program: Program, *, schedule: Schedule | None = None) -> None:
-    """Raise `InvalidSchedule` unless every rule holds; with ``schedule``, also that its compute order is unchanged."""
-    raise_problems(program_problems(program, schedule=schedule), schedule=_compute_part(program))
+def check_program(program: Program) -> None:
+    """Raise `InvalidSchedule` unless every rule holds."""
+    raise_problems(program_problems(program), schedule=_compute_part(program))
 
 
-def program_problems(program: Program, *, schedule: Schedule | None = None) -> tuple[Problem, ...]:
+def program_problems(program: Program) -> tuple[Problem, ...]:
     """Every violated rule. Communication is checked once the compute part is a valid schedule."""
-    part = _compute_part(program)
-    found = list(problems(part))
+    found = list(problems(_compute_part(program)))
     if not found:
-        if schedule is not None:
-            found.extend(_compute_order(part, schedule))
         found.extend(_instructions(program))
         found.extend(_lanes(program))
     return tuple(found)
@@ -74,13 +69,6 @@ def program_problems(program: Program, *, schedule: Schedule | None = None) -> t
 def _compute_part(program: Program) -> Schedule:
     orders = tuple(tuple(i for i in rank if isinstance(i, Compute)) for rank in program.instructions)
     return Schedule("lowered", program.placement, program.num_microbatches, orders, program.num_slices)
-
-
-def _compute_order(part: Schedule, schedule: Schedule) -> Iterator[Problem]:
-    for rank, (lowered, given) in enumerate(zip(part.orders, schedule.orders, strict=True)):
-        if lowered != given:
-            text = f"rank {rank} computes in another order than schedule {schedule.name!r}"
-            yield Problem(ProgramRule.COMPUTE_ORDER, Rank(rank), None, None, text)
 
 
 def _instructions(program: Program) -> Iterator[Problem]:

@@ -65,7 +65,7 @@ _REASONS = {
     Rule.INPUT_BEFORE_WEIGHT: "the weight gradient is what the backward for the input left to do",
     Rule.SLICES_IN_ORDER: "a slice attends to the ones before it, and its gradient comes from the ones behind it too",
     Rule.OVERLAP: "what may run at once is a forward and, right after it, the backward of another microbatch",
-    Rule.NO_CYCLE: "ranks that wait for each other in a circle never finish",
+    Rule.NO_CYCLE: "ranks that wait for each other in a cycle never finish",
     Rule.IN_FLIGHT: "a rank that keeps more activations than it was given room for runs out of memory",
 }
 
@@ -141,15 +141,16 @@ def _counts(schedule: Schedule) -> Iterator[Problem]:
                 yield Problem(Rule.ONCE, Rank(rank), position, action, f"{action} on rank {rank} is there twice")
             seen.add(action)
     forward_only = all(action.kind is Kind.FORWARD for action in seen)
-    cuts = [None] if schedule.num_slices == 1 else list(map(SliceIndex, range(schedule.num_slices)))
-    wanted = schedule.num_stages * schedule.num_microbatches * len(cuts) // schedule.placement.num_streams
+    wanted = schedule.num_stages * schedule.num_microbatches * schedule.num_slices // schedule.placement.num_streams
     if schedule.num_microbatches < 1 or wanted - len(seen) > _MOST_LISTED:
+        in_slices = "" if schedule.num_slices == 1 else f", {schedule.num_slices} slices"
         text = (
             f"{wanted} forwards are needed, at least 1 ({schedule.num_stages} stages, "
-            f"{schedule.num_microbatches} microbatches), and there are {len(seen)} actions in all"
+            f"{schedule.num_microbatches} microbatches{in_slices}), and there are {len(seen)} actions in all"
         )
         yield Problem(Rule.COMPLETE, None, None, None, text)
         return
+    cuts = [None] if schedule.num_slices == 1 else list(map(SliceIndex, range(schedule.num_slices)))
     stream_of, strays = _streams(schedule, seen)
     yield from strays
     for stage, microbatch, cut in product(
@@ -240,14 +241,14 @@ def _cycle(schedule: Schedule) -> Iterator[Problem]:
     stuck = {blocked.rank: blocked for blocked in flow(schedule, together=together).stuck}
     if not stuck:
         return
-    circle = _follow(stuck, schedule)
-    first = circle[0]
-    text = "; ".join(str(blocked) for blocked in circle)
+    cycle = _follow(stuck, schedule)
+    first = cycle[0]
+    text = "; ".join(str(blocked) for blocked in cycle)
     yield Problem(Rule.NO_CYCLE, first.rank, first.position, first.action, f"{text}: none of them can ever start")
 
 
 def _follow(stuck: dict[Rank, Stuck], schedule: Schedule) -> list[Stuck]:
-    """From any blocked rank to the one that owes it data, until a rank repeats: that is the circle."""
+    """From any blocked rank to the one that owes it data, until a rank repeats: that is the cycle."""
     path: list[Stuck] = []
     rank = min(stuck)
     while stuck[rank] not in path:

@@ -29,6 +29,9 @@ __all__ = ["auxiliary_loss", "collecting", "num_samples"]
 
 _COLLECTED: ContextVar[list[Tensor] | None] = ContextVar("fullbore_auxiliary_losses", default=None)
 
+_COUNTED = ("input_ids", "inputs", "labels")
+"""Whose rows are the samples, the first that is there."""
+
 
 def auxiliary_loss(value: Tensor) -> Tensor:
     """Add ``value``, a scalar that is a mean over the microbatch, to the objective of this step; gives it back.
@@ -60,5 +63,17 @@ def collecting() -> Iterator[list[Tensor]]:
 
 
 def num_samples(microbatch: Microbatch) -> int:
-    """Rows of a microbatch: what its share of the global batch is counted in."""
-    return len(next(iter(microbatch.values())))
+    """Rows of a microbatch, in which its share of the global batch is counted: of ``input_ids``, ``inputs`` or
+    ``labels``, else of the first tensor by name. What stands beside them, as a mask ``[length, length]``, may have
+    others.
+
+    Raises:
+        ModelError: that tensor, and every other, has no dimension.
+    """
+    names = [key for key in _COUNTED if key in microbatch] + sorted(microbatch)
+    for name in names:
+        if microbatch[name].dim():
+            return len(microbatch[name])
+    raise ModelError(
+        f"a microbatch has its samples along dimension 0 (no tensor of it has one: {', '.join(sorted(microbatch))})"
+    )

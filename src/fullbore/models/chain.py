@@ -48,9 +48,8 @@ class ChainStage(nn.Module):
         self._first = first
 
     def forward(self, carried: Parcel | None, microbatch: Microbatch) -> Any:
-        for name, layer in zip(self.names, self.layers, strict=True):
-            if name == self.names[0]:
-                value = self._entered(carried, microbatch)
+        value = self._entered(carried, microbatch)
+        for layer in self.layers:
             value = layer(value)
         return self._handed_on(value, microbatch)
 

@@ -20,6 +20,7 @@ from fullbore.models.layer import Layer
 from fullbore.models.layered import Boundary, Microbatch, TensorSpec
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.tree import Tree, take_apart
+from fullbore.said import said
 
 __all__ = ["ChainTrace", "Given", "replaced"]
 
@@ -75,7 +76,7 @@ class ChainTrace:
                 except Exception as error:  # whatever a layer of the user's raises on what it cannot take
                     raise ModelError(
                         f"layer {layer.name!r} of {self._kind} cannot take what the layer before it gives "
-                        f"({_describe(value)}): {error}"
+                        f"({_describe(value)}): {said(error)}"
                     ) from error
                 if layer is self._layers[-1]:
                     break  # what the last one gives is the objective's

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fullbore.ids import IGNORED_LABEL
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.microbatch import tensor_of
-from fullbore.models.next_token import IGNORED_LABEL
 
 __all__ = ["classification_objective"]
 

@@ -30,10 +30,10 @@ def require_compiler(device: torch.device) -> None:
     """Raises ModelError where what inductor needs for this device is not installed."""
     if device.type == "cpu":
         compiler = os.environ.get("CXX", "g++")
-        if shutil.which(compiler) is None:
+        if shutil.which(compiler) is None:  # inductor too runs all of CXX as the name of one program
             raise ModelError(
-                f"compiling layers on a CPU needs a C++ compiler, and there is no {compiler!r}; install g++, set CXX, "
-                "or leave model.compile at false"
+                f"compiling layers on a CPU needs a C++ compiler, and there is no {compiler!r}; install g++, set CXX "
+                "to the name of one (without a wrapper such as ccache before it), or leave model.compile at false"
             )
     elif device.type == "cuda" and find_spec("triton") is None:
         raise ModelError("compiling layers on a GPU needs triton; install it, or leave model.compile at false")

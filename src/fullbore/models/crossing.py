@@ -20,8 +20,9 @@ from fullbore.errors import ModelError
 from fullbore.models.cutter import crossing
 from fullbore.models.flow import Value, observe
 from fullbore.models.layered import Boundary, Microbatch, TensorSpec
-from fullbore.models.microbatch import tensor_of
+from fullbore.models.microbatch import sequences_of
 from fullbore.models.split import Sizes, Split
+from fullbore.said import said
 
 __all__ = ["Crossings"]
 
@@ -55,11 +56,11 @@ class Crossings:
         return self._known[at]
 
     def _sizes(self, microbatch: Microbatch) -> Sizes:
-        samples, length = tensor_of(microbatch, key="input_ids", reader="every stage").shape
+        samples, length = sequences_of(microbatch, key="input_ids", reader="every stage")
         if not self._split.task.has_decoder:
             return Sizes(samples, length, 0)
         key = "decoder_input_ids" if "decoder_input_ids" in microbatch else "labels"
-        return Sizes(samples, length, tensor_of(microbatch, key=key, reader="every stage").shape[1])
+        return Sizes(samples, length, sequences_of(microbatch, key=key, reader="every stage")[1])
 
     def _spec(self, value: Value, sizes: Sizes, keys: frozenset[str]) -> TensorSpec:
         fact, tried, tiny = self._split.flow.facts[value], self._split.sizes, self._split.hidden_size
@@ -99,7 +100,7 @@ class Crossings:
             except Exception as error:
                 raise ModelError(
                     f"what crosses between stages of {self._model.config.model_type} has a shape that cannot be "
-                    f"foretold ({type(error).__name__}: {error})"
+                    f"foretold ({said(error)})"
                 ) from error
 
     def _without_values(self) -> Any:

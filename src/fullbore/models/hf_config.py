@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from transformers import AutoConfig, LlamaConfig
 
 from fullbore.errors import ModelError
+from fullbore.models.hf_folder import need_config
+from fullbore.nearest import nearest
 
 __all__ = ["builtin_config", "override", "read_config"]
 
@@ -35,12 +36,11 @@ def read_config(folder: Path) -> Any:
     Raises:
         ModelError: there is none, or transformers does not know its kind.
     """
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model.hf is a local folder with a config.json ({folder} has none); download the model first")
+    path = need_config(folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:
-        raise ModelError(f"transformers cannot read {folder / 'config.json'}: {error}") from error
+        raise ModelError(f"transformers cannot read {path}: {error}") from error
 
 
 def override(config: Any, values: Mapping[str, Any]) -> Any:
@@ -57,8 +57,8 @@ def override(config: Any, values: Mapping[str, Any]) -> Any:
     known = sorted({*entries, *type(config).attribute_map})
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ModelError(f"a {config.model_type} configuration has no {key!r} (model.config){hint}")
     entries |= {type(config).attribute_map.get(key, key): value for key, value in values.items()}
     blocks = entries.get("num_hidden_layers")

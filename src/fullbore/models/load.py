@@ -18,6 +18,7 @@ from fullbore.models.layered import LayeredModel, Objective
 from fullbore.models.next_token import next_token_objective
 from fullbore.models.protocol import HasPipelineLayers, protocol_model
 from fullbore.models.sequential import sequential_model
+from fullbore.said import said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -141,18 +142,13 @@ def _call(factory: str, *, seed: int) -> Any:
     try:
         make = getattr(importlib.import_module(module_name), function)
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model.factory = {factory!r} cannot be imported: {_said(error)}") from error
+        raise ModelError(f"model.factory = {factory!r} cannot be imported: {said(error)}") from error
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         try:
             return make()
         except (Exception, SystemExit) as error:
-            raise ModelError(f"model.factory = {factory!r} failed: {_said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+            raise ModelError(f"model.factory = {factory!r} failed: {said(error)}") from error
 
 
 def _need_dtype(model: Any, *, dtype: torch.dtype, where: str) -> None:

@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fullbore.ids import IGNORED_LABEL
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.token_chunks import TokenChunks
 
-__all__ = ["IGNORED_LABEL", "next_token_objective"]
-
-IGNORED_LABEL = -100
-"""A label that does not count, as everywhere in PyTorch and transformers."""
+__all__ = ["next_token_objective"]
 
 
 def next_token_objective() -> Objective:

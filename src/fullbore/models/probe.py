@@ -26,6 +26,7 @@ from fullbore.models.layered import Microbatch
 from fullbore.models.pipeline_plan import PipelinePlan
 from fullbore.models.task import Task
 from fullbore.models.tied import WeightNames, name_weights
+from fullbore.said import said
 
 __all__ = ["check_split", "probe_cuts"]
 
@@ -85,7 +86,7 @@ def check_split(
             except Exception as error:
                 raise ModelError(
                     f"{family} cannot be split before {where}: its forward needs more of a module than what that "
-                    f"gives ({type(error).__name__}: {error})"
+                    f"gives ({said(error)})"
                 ) from error
             different = _first_difference(found, reference, plan=plan)
             if different is not None:

@@ -26,12 +26,13 @@ from fullbore.models.activations import kept_bytes
 from fullbore.models.compiled import apply_compile
 from fullbore.models.enter import enter
 from fullbore.models.layered import LayeredModel, Microbatch, Objective, Parcel, TensorSpec
+from fullbore.models.load import AnyModel, layered
 
 __all__ = ["profile"]
 
 
 def profile(
-    model: LayeredModel,
+    model: AnyModel,
     microbatch: Microbatch,
     *,
     device: torch.device,
@@ -45,6 +46,7 @@ def profile(
     """The cost of each layer for one microbatch.
 
     Args:
+        model: a module, a Hugging Face configuration, or what was made of one: whatever a `Pipeline` takes.
         microbatch: as it will be in training; moved to ``device`` here.
         repeats: measured rounds, after one of warm-up.
         budget_s: no further round starts once this has passed; every layer is measured at least once.
@@ -52,16 +54,20 @@ def profile(
         held_bytes: layers are kept between rounds up to this many bytes of parameters; those beyond it are
             measured in one go and dropped.
         compile: measure layers as `apply_compile` makes them.
+
+    Raises:
+        ModelError: the model cannot be seen as layers, does not take this microbatch, or cannot be compiled here.
     """
+    layers = layered(model)
     here = {key: tensor.to(device) for key, tensor in microbatch.items()}
-    objective = objective if objective is not None else model.objective
+    objective = objective if objective is not None else layers.objective
     cuda = [device.index or 0] if device.type == "cuda" else []
     start = time.perf_counter()
     benches: list[_Bench] = []
     held: list[_Bench] = []
     with torch.random.fork_rng(devices=cuda), torch.enable_grad():
-        for layer in range(len(model.layer_names)):
-            bench = _Bench(model, here, layer=layer, seed=seed, device=device, objective=objective, compile=compile)
+        for layer in range(len(layers.layer_names)):
+            bench = _Bench(layers, here, layer=layer, seed=seed, device=device, objective=objective, compile=compile)
             bench.measure(warmup=True)
             benches.append(bench)
             if sum(entry.parameter_bytes for entry in (*held, bench)) <= held_bytes:

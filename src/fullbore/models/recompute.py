@@ -15,7 +15,6 @@ changes any other buffer is refused.
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
@@ -30,6 +29,7 @@ from fullbore.errors import ModelError
 from fullbore.models.checkpoints import Watch
 from fullbore.models.layered import BuiltStage
 from fullbore.models.randomness import KeyedForward
+from fullbore.nearest import nearest
 
 __all__ = ["apply_recompute"]
 
@@ -56,8 +56,8 @@ def apply_recompute(
     """
     for name in layers:
         if name not in stage.layers:
-            near = difflib.get_close_matches(name, stage.layers, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(stage.layers)}"
+            near = nearest(name, stage.layers)
+            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(stage.layers)}"
             raise ModelError(f"no layer {name!r} to recompute in this stage; {hint}")
         if name not in stage.layer_modules:
             able = ", ".join(stage.layer_modules) or "none of its layers"

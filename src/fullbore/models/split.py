@@ -18,8 +18,9 @@ from fullbore.models.pipeline_plan import PipelinePlan, blocks_of, read_plan
 from fullbore.models.probe import check_split, probe_cuts
 from fullbore.models.task import Task
 from fullbore.models.tiny import eager_experts, tiny_copy
+from fullbore.said import said
 
-__all__ = ["Sizes", "Split", "find_split"]
+__all__ = ["Sizes", "Split", "check_chunked", "find_split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def _find_here(model: Any, task: Task, *, meta: bool, adapters: Adapters | None)
             except Exception as error:
                 raise ModelError(
                     f"a tiny copy of this {model.config.model_type} does not run, so its split cannot be tried "
-                    f"({type(error).__name__}: {error})"
+                    f"({said(error)})"
                 ) from error
 
         return run

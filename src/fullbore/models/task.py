@@ -12,11 +12,12 @@ from torch import Tensor
 from transformers.models.auto import modeling_auto as auto
 
 from fullbore.errors import ModelError
+from fullbore.ids import IGNORED_LABEL
 from fullbore.models.auxiliary import auxiliary_loss
 from fullbore.models.classification import classification_objective
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.microbatch import tensor_of
-from fullbore.models.next_token import IGNORED_LABEL, next_token_objective
+from fullbore.models.next_token import next_token_objective
 
 __all__ = ["Task", "task_of"]
 
@@ -83,9 +84,8 @@ class Task:
 
     def result(self, model: Any, output: Any) -> Tensor:
         """Logits; a router's loss goes beside them to the objective, with the model's own coefficient."""
-        routed = (
-            output.get("aux_loss") if model.config.get_text_config().to_dict().get("output_router_logits") else None
-        )
+        asked = getattr(model.config.get_text_config(), "output_router_logits", False)
+        routed = output.get("aux_loss") if asked else None
         if routed is not None:
             auxiliary_loss(_router_coefficient(model) * routed)
         logits: Tensor = output.logits
@@ -172,7 +172,7 @@ def _is(name: str, family: str, names: Mapping[str, Any]) -> bool:
 def _router_coefficient(model: Any) -> float:
     for name in ("router_aux_loss_coef", "aux_loss_coef"):
         found = getattr(model, name, None)
-        if isinstance(found, float):
+        if isinstance(found, int | float) and not isinstance(found, bool):
             return found
     raise ModelError(
         f"{type(model).__name__} has a router loss (output_router_logits=True) of unknown weight; set "

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 from fullbore.errors import ModelError
 from fullbore.models.adapters import Adapters
 from fullbore.models.shrink import RANDOM, narrow
+from fullbore.said import said
 
 __all__ = ["built_small", "eager_experts", "randomized", "tiny_copy"]
 
@@ -67,7 +68,7 @@ def built_small(model: Any, *, seed: int) -> Any:
         try:
             return type(model)._from_config(config, dtype=model.dtype)
         except Exception as error:
-            raise ModelError(f"transformers cannot build a small {config.model_type}: {error}") from error
+            raise ModelError(f"transformers cannot build a small {config.model_type}: {said(error)}") from error
 
 
 def randomized(model: nn.Module) -> None:

@@ -33,11 +33,6 @@ class TokenChunks:
     size: int
     """Tokens at a time."""
 
-    def logits(self) -> Tensor:
-        """All of them, `[batch, seq, vocabulary]`."""
-        found = self.head(self.hidden.flatten(0, -2))
-        return found.reshape(*self.hidden.shape[:-1], found.shape[-1])
-
     def loss_sum(self, labels: Tensor, of_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The sum over chunks of ``of_logits``, given `[tokens, vocabulary]` and `[tokens]`."""
 

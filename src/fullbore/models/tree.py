@@ -7,7 +7,6 @@ pass on the meta device of its own: nothing about them is exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +39,10 @@ class Tree:
     leaves: tuple[object, ...]
     """Plain leaves as they are; a mark where a tensor was."""
 
-    def rebuild(self, parcel: Parcel, *, enter: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Any:
+    def rebuild(self, parcel: Parcel) -> Any:
         """The tree with these tensors in their places."""
         tensors = iter(parcel)
-        return tree_unflatten([enter(next(tensors)) if leaf is _SLOT else leaf for leaf in self.leaves], self.spec)
+        return tree_unflatten([next(tensors) if leaf is _SLOT else leaf for leaf in self.leaves], self.spec)
 
     def __str__(self) -> str:
         return str(tree_unflatten(list(self.leaves), self.spec))

@@ -17,7 +17,7 @@ from fullbore.errors import PartitionError
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.judge import Judge
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits, Partition, evaluate, solve, within
 from fullbore.partition.search import Found, Looked, evened, search, too_large
 
@@ -28,7 +28,7 @@ def best_partition(
     layers: Sequence[LayerCost],
     *,
     schedule: Schedule,
-    objective: Objective = Objective.TIME,
+    objective: PartitionObjective = PartitionObjective.TIME,
     links: Sequence[Link] = (),
     memory_bytes: int | None = None,
 ) -> Partition:
@@ -51,7 +51,7 @@ def best_partition(
     stage_limit = None if chunked else memory_bytes
     first = solve(layers, num_stages=num_stages, objective=objective, in_flight=kept, memory_bytes=stage_limit)
     start, decided, excess = first.layers_per_stage, None, 0
-    counts, searched = start, objective is Objective.TIME and num_stages > 1
+    counts, searched = start, objective is PartitionObjective.TIME and num_stages > 1
     if searched and not chunked and too_large(schedule):
         decided = _too_large(schedule, limited=memory_bytes is not None)
     elif searched or memory_bytes is not None:

@@ -20,9 +20,10 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
-from fullbore.simulate.compiled import Ints, compile_schedule, refuse_too_long
+from fullbore.simulate.compiled import compile_schedule, refuse_too_long
 from fullbore.simulate.evaluate import Evaluator
 from fullbore.simulate.sweep import makespans
+from fullbore.simulate.wiring import Ints
 
 __all__ = ["Judge", "Score"]
 

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from fullbore.errors import PartitionError
 
-__all__ = ["Allowed", "min_max"]
+__all__ = ["Allowed", "min_max", "refuse_impossible"]
 
 Allowed = Callable[[int, int, int], bool]
 """(stage, first layer, end layer) -> may this stage hold these layers? Once it says no, longer runs are no too."""

@@ -6,14 +6,14 @@ from enum import StrEnum
 
 from fullbore.costs.layer import LayerCost
 
-__all__ = ["Objective"]
+__all__ = ["PartitionObjective"]
 
 
-class Objective(StrEnum):
+class PartitionObjective(StrEnum):
     """The weight of a layer. Time is what sets the rhythm; parameters is what other tools balance."""
 
     TIME = "time"
     PARAMETERS = "parameters"
 
     def weight(self, layer: LayerCost) -> int:
-        return layer.time_ns if self is Objective.TIME else layer.parameters
+        return layer.time_ns if self is PartitionObjective.TIME else layer.parameters

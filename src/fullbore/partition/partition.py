@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 
 from fullbore.costs.layer import LayerCost
@@ -11,7 +12,7 @@ from fullbore.costs.memory import StageMemory
 from fullbore.errors import PartitionError
 from fullbore.partition.least_memory import least_memory
 from fullbore.partition.min_max import Allowed, min_max
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.reason import reason_of
 
 __all__ = ["NothingFits", "Partition", "evaluate", "solve", "within"]
@@ -24,6 +25,9 @@ class NothingFits(PartitionError):
         super().__init__(message)
         self.nearest_bytes = nearest_bytes
         """The least limit for which a cut is known."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (partial(type(self), nearest_bytes=self.nearest_bytes), (self.args[0],))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Partition:
     stage_parameters: tuple[int, ...]
     """Counted over the layers that are there: they add up to the model's."""
 
-    objective: Objective | None
+    objective: PartitionObjective | None
     """What was made even; None where the counts were given."""
 
     reason: str
@@ -71,7 +75,7 @@ def solve(
     layers: Sequence[LayerCost],
     *,
     num_stages: int,
-    objective: Objective = Objective.TIME,
+    objective: PartitionObjective = PartitionObjective.TIME,
     in_flight: Sequence[int] = (),
     memory_bytes: int | None = None,
 ) -> Partition:
@@ -102,7 +106,7 @@ def evaluate(
     layers: Sequence[LayerCost],
     *,
     layers_per_stage: Sequence[int],
-    objective: Objective | None = None,
+    objective: PartitionObjective | None = None,
     in_flight: Sequence[int] = (),
     ranks: Sequence[int] = (),
     decided: str | None = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from fullbore.costs.layer import LayerCost
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 
 __all__ = ["reason_of"]
 
@@ -14,7 +14,9 @@ _HEAVY = 1.5
 """A layer above this many times the median layer is named as the cause."""
 
 
-def reason_of(held: Sequence[Sequence[LayerCost]], *, objective: Objective | None, decided: str | None = None) -> str:
+def reason_of(
+    held: Sequence[Sequence[LayerCost]], *, objective: PartitionObjective | None, decided: str | None = None
+) -> str:
     """``held``: the layers of every stage. ``decided``: what to say in place of "no cut has a faster slowest stage"."""
     times = [sum(layer.time_ns for layer in stage) for stage in held]
     slowest = times.index(max(times))
@@ -25,9 +27,9 @@ def reason_of(held: Sequence[Sequence[LayerCost]], *, objective: Objective | Non
     match objective:
         case None:
             return f"cut by count, not by time; {fact}"
-        case Objective.PARAMETERS:
+        case PartitionObjective.PARAMETERS:
             return f"parameters were made even, not time; {fact}"
-        case Objective.TIME:
+        case PartitionObjective.TIME:
             if len(held) == 1:
                 return "one stage holds every layer"
             if min(times) == max(times):

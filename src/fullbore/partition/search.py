@@ -23,7 +23,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.partition.judge import Judge, Score
 from fullbore.partition.min_max import Allowed
 from fullbore.partition.near_cuts import near_cuts
-from fullbore.simulate.compiled import Ints
+from fullbore.simulate.wiring import Ints
 
 __all__ = ["Found", "Looked", "evened", "search", "too_large"]
 

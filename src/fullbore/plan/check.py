@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from fullbore.config.run import RunConfig
+from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
-from fullbore.costs.rehearsal import read_rehearsal
 from fullbore.data.files import need_files
-from fullbore.errors import ConfigError, ModelError, PartitionError
+from fullbore.errors import ConfigError, PartitionError
+from fullbore.models.hf_folder import need_config
 from fullbore.partition.equal import equal
 from fullbore.plan.known_layers import known_layers
 from fullbore.plan.schedule import layout_of, schedule_of
 
-__all__ = ["check_before_start", "check_inputs", "check_rehearsal"]
+__all__ = ["check_before_start", "check_emulation", "check_inputs"]
 
 
 def check_before_start(config: RunConfig) -> None:
@@ -38,15 +39,14 @@ def check_inputs(config: RunConfig) -> None:
         PartitionError: a stage would have no layer, or a list of layers for each stage does not add up.
     """
     need_files(config.data)
-    folder = config.model.hf
-    if folder is not None and not (Path(folder) / "config.json").is_file():
-        raise ModelError(f"model.hf is a local folder with a config.json ({folder} has none); download the model first")
+    if config.model.hf is not None:
+        need_config(Path(config.model.hf))
     layers = known_layers(config.model)
     if layers is not None:
         _need_layers(config, layers=layers)
 
 
-def check_rehearsal(config: RunConfig, costs: Path) -> None:
+def check_emulation(config: RunConfig, costs: Path) -> None:
     """Read the costs of an emulated run once, for their errors.
 
     Raises:
@@ -55,7 +55,7 @@ def check_rehearsal(config: RunConfig, costs: Path) -> None:
     """
     _need_layers(config, layers=len(read_costs(costs)))
     stages = layout_of(config).num_stages
-    read_rehearsal(costs).require(num_ranks=config.pipeline.stages, num_stages=stages)
+    read_emulation(costs).require(num_ranks=config.pipeline.stages, num_stages=stages)
 
 
 def _need_layers(config: RunConfig, *, layers: int) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
 
 from fullbore.costs.layer import LayerCost, read_costs, read_microbatch_size
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
-from fullbore.ir.action import Kind
 from fullbore.ir.recipe import Recipe
 from fullbore.partition.rescale import rescale
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.plan.recompute import with_recompute
-from fullbore.timeline.span import Row
+from fullbore.timeline.stage_times import stage_times
 from fullbore.trace.format import trace_path
-from fullbore.trace.reader import Trace, read_trace
+from fullbore.trace.reader import read_trace
 
 __all__ = ["RunCosts", "costs_of_file", "costs_of_run"]
 
@@ -67,19 +64,9 @@ def costs_of_run(run_dir: Path) -> RunCosts:
     if not trace.steps:
         return RunCosts(profiled, recipe, None, recipe.microbatch_size)
     steps = trace.steps[1:][-_STEPS:] or trace.steps
-    measured = _measured(trace, steps)
+    measured = stage_times(map(trace.timeline, steps), num_stages=trace.placement.num_stages)
     found = rescale(profiled, layers_per_stage=recipe.layers_per_stage, measured=measured)
     return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)), recipe.microbatch_size)
-
-
-def _measured(trace: Trace, steps: tuple[int, ...]) -> list[Mapping[Kind, int]]:
-    """For each stage, the median duration of each kind of action over steps and microbatches."""
-    seen: list[dict[Kind, list[int]]] = [{} for _ in range(trace.placement.num_stages)]
-    for step in steps:
-        for span in trace.timeline(step).spans:
-            if span.row is Row.COMPUTE and span.action is not None:
-                seen[span.action.stage].setdefault(span.action.kind, []).append(span.duration_ns)
-    return [{kind: median_low(times) for kind, times in kinds.items()} for kinds in seen]
 
 
 def _source(profiled: tuple[LayerCost, ...], found: tuple[LayerCost, ...], recipe: Recipe, *, num_steps: int) -> str:

@@ -7,11 +7,11 @@ configuration counts otherwise) is counted by the ranks, once they have the mode
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from fullbore.config.run import ModelConfig
+from fullbore.json_file import parse_json
 
 __all__ = ["BUILTIN_BLOCKS", "known_layers"]
 
@@ -45,7 +45,7 @@ def _is_plain(document: dict[str, Any]) -> bool:
 def _document(path: Path) -> dict[str, Any]:
     """What cannot be read is for the ranks to complain about: they read it with transformers."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -1,23 +1,27 @@
 """Recipes as JSON files: what `partition -o` writes and ``--recipe`` reads.
 
-The document is the recipe's fields; unknown keys are errors. ``stage_costs`` may stand beside them: what each stage
-takes by the costs the recipe was made from, so that a schedule can be drawn with uneven stages.
+The document is the recipe's fields; unknown keys and values of another type are errors. ``stage_costs`` may stand
+beside them: what each stage takes by the costs the recipe was made from, so that a schedule can be drawn with uneven
+stages.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
+from fullbore.config.convert import convert
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError, RecipeError
 from fullbore.ir.recipe import Layout, Recipe
+from fullbore.json_file import read_json, write_json
+from fullbore.nearest import nearest
 
 __all__ = ["RecipeFile", "read_recipe", "recipe_document", "write_recipe"]
+
+_T = TypeVar("_T", Layout, Recipe, StageCost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,55 +42,58 @@ def recipe_document(recipe: Recipe, *, stage_costs: Sequence[StageCost] | None =
 
 def write_recipe(path: Path, recipe: Recipe, *, stage_costs: Sequence[StageCost] | None = None) -> None:
     """Raises `RecipeError` where the file cannot be written."""
-    text = json.dumps(recipe_document(recipe, stage_costs=stage_costs), indent=2) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"cannot write the recipe {path}: {error.strerror}") from error
+    write_json(path, recipe_document(recipe, stage_costs=stage_costs), what="recipe", error=RecipeError)
 
 
 def read_recipe(path: Path) -> RecipeFile:
     """The inverse of `write_recipe`.
 
     Raises:
-        RecipeError: unreadable, not JSON, an unknown or missing key, or a recipe that contradicts itself.
+        RecipeError: unreadable, not JSON, an unknown or missing key, a value of another type, or a recipe that
+            contradicts itself.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RecipeError(f"{path} is not JSON: {error}") from error
+    document = read_json(path, what="recipe", error=RecipeError)
     if not isinstance(document, dict):
         raise RecipeError(f"a recipe is a JSON object ({path} holds a {type(document).__name__})")
     costs = document.pop("stage_costs", None)
-    _check_keys(document, Recipe, where=str(path))
-    layout = document.get("layout", {})
-    if not isinstance(layout, dict):
-        raise RecipeError(f"the layout of a recipe is a JSON object ({path}: {layout!r})")
-    _check_keys(layout, Layout, where=f"{path}, layout")
-    try:
-        recipe = Recipe(**{**document, **_tuples(document), "layout": Layout(**layout)})
-        stage_costs = None if costs is None else tuple(StageCost(**cost) for cost in costs)
-    except (TypeError, RecipeError, CostsError) as error:
-        raise RecipeError(f"the recipe {path} cannot be used: {error}") from error
-    if stage_costs is not None and len(stage_costs) != recipe.layout.num_stages:
+    layout = _made(Layout, document.pop("layout", {}), name="layout", where=str(path))
+    recipe = _made(Recipe, document, name=None, where=str(path), layout=layout)
+    if costs is None:
+        return RecipeFile(recipe, None)
+    if not isinstance(costs, list) or len(costs) != recipe.layout.num_stages:
+        given = len(costs) if isinstance(costs, list) else f"{costs!r:.60}"
         raise RecipeError(
-            f"stage_costs needs one entry for each of the {recipe.layout.num_stages} stages "
-            f"({path}: {len(stage_costs)})"
+            f"stage_costs needs one entry for each of the {recipe.layout.num_stages} stages ({path}: {given})"
         )
-    return RecipeFile(recipe, stage_costs)
+    stages = (_made(StageCost, cost, name=f"stage_costs[{stage}]", where=str(path)) for stage, cost in enumerate(costs))
+    return RecipeFile(recipe, tuple(stages))
 
 
-def _tuples(document: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """JSON has lists, a frozen recipe tuples."""
-    return {name: tuple(document[name]) for name in ("layers_per_stage", "recompute") if name in document}
+def _made(kind: type[_T], entry: Any, *, name: str | None, where: str, **parts: Any) -> _T:
+    """One of the dataclasses from its JSON object.
 
-
-def _check_keys(document: dict[str, Any], kind: type[Recipe] | type[Layout], *, where: str) -> None:
-    known = [field.name for field in fields(kind)]
-    for key in document:
+    Args:
+        name: the key it stands under; None for the document itself.
+        parts: fields that are made already.
+    """
+    if not isinstance(entry, dict):
+        raise RecipeError(f"the {name} of a recipe is a JSON object ({where}: {entry!r:.200})")
+    known = {field.name: field for field in fields(kind)}
+    for key in entry:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise RecipeError(f"unknown key {key!r} ({where}); {hint}")
+            near = nearest(key, known)
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+            raise RecipeError(f"unknown key {key!r} ({where}{'' if name is None else f', {name}'}); {hint}")
+    needed = [key for key, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
+    missing = [key for key in needed if key not in entry and key not in parts]
+    if missing:
+        raise RecipeError(f"{name or 'a recipe'} needs {', '.join(needed)} ({where} lacks {', '.join(missing)})")
+    types, under = get_type_hints(kind), "" if name is None else f"{name}."
+    values = {
+        key: convert(value, kind=types[key], name=f"{under}{key}", where=where, error=RecipeError)
+        for key, value in entry.items()
+    }
+    try:
+        return kind(**values, **parts)
+    except (RecipeError, CostsError) as error:
+        raise RecipeError(f"the recipe {where} cannot be used: {error}") from error

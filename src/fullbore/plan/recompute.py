@@ -3,7 +3,6 @@ is kept."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError
 from fullbore.ids import StageIndex
 from fullbore.ir.schedule import Schedule
+from fullbore.nearest import nearest
 from fullbore.schedules.recompute_ahead import recompute_ahead
 
 __all__ = ["ahead_in_stages", "recomputed_layers", "with_recompute"]
@@ -33,8 +33,8 @@ def recomputed_layers(choice: str | Sequence[str], *, layer_names: Sequence[str]
         )
     for name in choice:
         if name not in layer_names:
-            near = difflib.get_close_matches(name, layer_names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the layers are {', '.join(layer_names)}"
+            near = nearest(name, layer_names)
+            hint = f"did you mean {near!r}?" if near else f"the layers are {', '.join(layer_names)}"
             raise ConfigError(f"pipeline.recompute names layers of the model ({name!r} is none of them); {hint}")
     return tuple(name for name in layer_names if name in choice)
 

@@ -21,7 +21,7 @@ from fullbore.partition.best import best_partition
 from fullbore.partition.equal import equal
 from fullbore.partition.holding import stages_holding
 from fullbore.partition.in_flight import in_flight
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import Partition, evaluate
 from fullbore.plan.recompute import recomputed_layers, with_recompute
 from fullbore.plan.schedule import follows_costs, layout_of, schedule_for_stages, schedule_of
@@ -151,7 +151,7 @@ def _cut(
                 f'pipeline.partition = "{choice}" needs the costs of the layers, and none were measured; '
                 'profile first, or use "equal" or a list of layers per stage'
             )
-        objective = Objective.TIME if choice == "profile" else Objective.PARAMETERS
+        objective = PartitionObjective.TIME if choice == "profile" else PartitionObjective.PARAMETERS
         best = best_partition(layers, schedule=schedule, objective=objective, links=links)
         return best.layers_per_stage, best
     counts = equal(num_layers, num_stages=num_stages) if isinstance(choice, str) else choice

@@ -49,9 +49,8 @@ class Comparison:
         ]
         lines += [
             "",
-            "bubble: share of wall time; overhead: on top of the busiest rank's work; peak: most microbatch-shares a "
-            "rank",
-            "keeps; bound: no order of this schedule's work is faster",
+            "bubble: share of wall time; overhead: on top of the busiest rank's work;",
+            "peak: most microbatch-shares a rank keeps; bound: no order of this schedule's work is faster",
             "",
             f"{self.rows[0].schedule.name}: {self.rows[0].certificate}",
         ]

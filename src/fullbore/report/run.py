@@ -1,4 +1,4 @@
-"""The end-of-run page in text, from what the run folder holds: the trace and the plan."""
+"""The end-of-run page in text, from what the run gave back and what its folder holds: the trace and the plan."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
+from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
-from fullbore.costs.rehearsal import read_rehearsal
 from fullbore.diagnose.slow_stage import SlowStage
-from fullbore.errors import CostsError, RecipeError, ScheduleError
+from fullbore.errors import CostsError, RecipeError, ScheduleError, TraceError
 from fullbore.ir.recipe import Recipe
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
@@ -23,8 +23,18 @@ from fullbore.simulate.engine import simulate
 from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
 from fullbore.trace.reader import median_step, read_trace
+from fullbore.train.result import TrainResult
 
-__all__ = ["predicted_timeline", "summarize_run"]
+__all__ = ["predicted_timeline", "render_run", "summarize_run"]
+
+
+def render_run(result: TrainResult, *, width: int) -> str:
+    """The page: the median step, and the run's numbers. A run that has finished is not failed by its report."""
+    try:
+        summary = summarize_run(Path(result.run_dir), width=width, slow_stage=result.slow_stage)
+    except TraceError as error:
+        summary = f"no timeline: {error}\n"
+    return f"{summary}\n{_closing(result)}"
 
 
 def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = None) -> str:
@@ -78,8 +88,22 @@ def _links(profile: Path, recipe: Recipe) -> tuple[tuple[Link, ...], Sequence[in
     """Link and message size of each boundary; no links where the profile has none or is of other layers."""
     free = (), [0] * (recipe.layout.num_stages - 1)
     try:
-        links, layers = read_rehearsal(profile).links, read_costs(profile)
+        links, layers = read_emulation(profile).links, read_costs(profile)
     except CostsError:
         return free
     edges = recipe.boundaries
     return (links, [layers[end - 1].output_bytes for end in edges[1:-1]]) if edges[-1] == len(layers) else free
+
+
+def _closing(result: TrainResult) -> str:
+    lines = [f"run folder       {result.run_dir}"]
+    if result.loss is not None:
+        lines.append(f"loss             {result.loss:.4f} nats a token in step {result.steps}")
+    if result.eval_loss is not None and result.first_eval_loss is not None:
+        lines.append(f"held-out loss    {result.first_eval_loss:.4f} -> {result.eval_loss:.4f} nats a token")
+    if result.skipped_steps:
+        lines.append(f"skipped          {result.skipped_steps} of {result.steps} steps: a gradient was not finite")
+    lines += [f"trace            {problem}" for problem in result.trace_problems]
+    speed = "" if result.tokens_per_s is None else f", {result.tokens_per_s:,.0f} tokens/s"
+    lines.append(f"step             {result.step_ns / 1e6:.1f} ms{speed} (medians)")
+    return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 """One schedule, simulated: the text and the JSON document behind `fullbore schedule show`.
 
-Times are in the caller's unit (``ticks_per_unit`` integers of the timeline are one of it), memory in shares: 1 is one
+Times are in the caller's unit (``scale.per_unit`` integers of the timeline are one of it), memory in shares: 1 is one
 microbatch's activations on one rank's whole share of the model.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from fullbore.errors import ConfigError
+from fullbore.errors import ConfigError, InputError
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.mesh import Mesh
 
@@ -37,22 +37,25 @@ def same_microbatches(cut: Callable[[], Sequence[Microbatch]], *, mesh: Mesh) ->
     for it). A rank that cannot cut its batch still takes part: then nobody is left waiting for it.
 
     Raises:
-        ConfigError: on every rank, if one has no microbatches, or others than rank 0 has.
+        InputError: this rank cannot cut its batch.
+        ConfigError: another one cannot, with what it says; or it has been given another batch.
     """
     if mesh.num_ranks == 1:
         return cut()
-    problem: ConfigError | None = None
+    problem: InputError | None = None
     microbatches: Sequence[Microbatch] = ()
     try:
         microbatches = cut()
-    except ConfigError as error:
+    except InputError as error:
         problem = error
     digest = float(_digest(microbatches))
     least, most, failed = mesh.max([-digest, digest, float(problem is not None)])
-    if problem is not None:
-        raise problem
     if failed:
-        raise ConfigError("another rank was given a batch that cannot be cut; every rank reads the same batch")
+        said = mesh.gather(None if problem is None else str(problem))
+        if problem is not None:
+            raise problem
+        rank = next(rank for rank, sentence in enumerate(said) if sentence is not None)
+        raise ConfigError(f"rank {rank} refuses this step: {said[rank]}")
     if -least != most:
         raise ConfigError(
             "every rank reads the same batch, and these ranks were given different ones (in size or content); draw "

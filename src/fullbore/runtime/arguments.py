@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -69,7 +69,7 @@ def edges_of(
         ConfigError, PartitionError: counts that do not fit the model or the stages.
     """
     num_layers = len(model.layer_names)
-    counts = equal(num_layers, num_stages=num_stages) if layers_per_stage == "equal" else tuple(layers_per_stage)
+    counts = equal(num_layers, num_stages=num_stages) if layers_per_stage == "equal" else _counts(layers_per_stage)
     if len(counts) != num_stages or sum(counts) != num_layers or min(counts, default=0) < 1:
         raise ConfigError(
             f"layers_per_stage needs {num_stages} counts of at least 1 that add up to {num_layers} layers "
@@ -148,3 +148,13 @@ def require_names(recompute: Sequence[str], model: LayeredModel) -> None:
             f"recompute names layers one by one (given {recompute!r}); for example "
             f"recompute={list(model.layer_names[1:3])}"
         )
+
+
+def _counts(given: object) -> tuple[int, ...]:
+    counts = tuple(given) if isinstance(given, Iterable) else ()
+    if not counts or not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
+        raise ConfigError(
+            f'layers_per_stage is "equal" or a whole number of layers for each stage (given {given!r:.200}); a cut by '
+            "measured times is what `fullbore partition` gives"
+        )
+    return counts

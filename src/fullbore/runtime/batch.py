@@ -50,9 +50,11 @@ def microbatches_of(batch: Batch, *, number: int | None, most: int) -> list[Micr
             f"{len(batch)}); group the samples into that many, or give one mapping to be cut"
         )
     for index, microbatch in enumerate(batch):
-        if not microbatch or not all(isinstance(tensor, Tensor) and tensor.numel() for tensor in microbatch.values()):
+        filled = all(isinstance(tensor, Tensor) and tensor.numel() for tensor in microbatch.values())
+        if not filled or not any(tensor.dim() for tensor in microbatch.values()):
             raise ConfigError(
-                f"a microbatch is a mapping of tensors that are not empty (microbatch {index} is {_shapes(microbatch)})"
+                f"a microbatch is a mapping of tensors that are not empty, samples along dimension 0 (microbatch "
+                f"{index} is {_shapes(microbatch)})"
             )
     return [dict(microbatch) for microbatch in batch]
 

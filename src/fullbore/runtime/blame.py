@@ -7,6 +7,8 @@ import os
 import traceback
 from collections.abc import Sequence
 
+from fullbore.said import first_line, said
+
 __all__ = ["MORE_MEMORY", "blame", "first_line", "is_out_of_memory", "whose"]
 
 MORE_MEMORY = "use more stages, smaller microbatches or recomputation, or run fewer ranks on the machine"
@@ -20,11 +22,9 @@ def blame(error: BaseException) -> str:
     """``TypeError: text (model.py:12 in forward)``: the innermost line of the model's author, where there is one."""
     frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     where = f" ({whose(frames[::-1])})" if frames else ""
-    text = first_line(error)
-    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if is_out_of_memory(error):
-        return f"out of memory: {said}{where}; {MORE_MEMORY}"
-    return f"{said}{where}"
+        return f"out of memory: {said(error)}{where}; {MORE_MEMORY}"
+    return f"{said(error)}{where}"
 
 
 def whose(frames: Sequence[tuple[str, int, str]]) -> str:
@@ -37,14 +37,6 @@ def whose(frames: Sequence[tuple[str, int, str]]) -> str:
     ours = (frame for frame in frames if frame[0].startswith(_OUR_FILES))
     name, line, function = next(theirs, None) or next(ours, frames[0])
     return f"{name}:{line} in {function}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of the message; PyTorch's own can be a page long."""
-    try:
-        return str(error).strip().split("\n", 1)[0]
-    except Exception:
-        return "its own message cannot be printed"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 """Emulated engine: every action waits its given time instead of computing.
 
-The executor, the transport and the schedule are the real ones. It is how eight ranks are rehearsed on a
+The executor, the transport and the schedule are the real ones. It is how eight ranks are emulated on a
 laptop, and how the runtime's own overhead is measured: nothing competes for the cores.
 """
 

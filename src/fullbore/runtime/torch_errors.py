@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from fullbore.runtime.blame import first_line
 from fullbore.runtime.transport import PeerLost, TransferTimeout
+from fullbore.said import first_line
 
 __all__ = ["attempt", "symptom"]
 

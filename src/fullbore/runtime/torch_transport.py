@@ -6,15 +6,14 @@ lane is a tag. A gloo group has threads and sockets of its own, and each of its 
 Groups are made eagerly, in the program's lane order, on every rank: a lazily made communicator can be made
 in different orders on two ranks, which deadlocks (NVIDIA/Megatron-LM #5240).
 
-How a finished send is noticed differs. NCCL's work answers `is_completed` from a device event. Gloo's send
-work learns that it has finished only in `wait` (measured on torch 2.13: `is_completed` stays False), so there
-somebody has to wait: see `fullbore.runtime.gloo_sends`.
+How a finished send is noticed differs. NCCL's work answers `is_completed` from a device event: see
+`fullbore.runtime.nccl_sends`. Gloo's send work learns that it has finished only in `wait` (measured on torch 2.13:
+`is_completed` stays False), so there somebody has to wait: see `fullbore.runtime.gloo_sends`.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,9 +27,10 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Payload
 from fullbore.ir.program import Lane
 from fullbore.runtime.device import Device
-from fullbore.runtime.gloo_sends import GlooSends, Start
+from fullbore.runtime.gloo_sends import GlooSends
+from fullbore.runtime.nccl_sends import NcclSends
 from fullbore.runtime.torch_errors import attempt
-from fullbore.runtime.transport import Arrival, TransferTimeout
+from fullbore.runtime.transport import Arrival
 
 __all__ = ["TorchTransport"]
 
@@ -70,12 +70,10 @@ class TorchTransport:
         self._arrival = _StreamArrival if device.backend == "nccl" else _HostArrival
         connect = self._one_each if device.backend == "nccl" else self._one_for_all
         connect(lanes, rank=rank, ranks=tuple(ranks), watchdog=2 * timeout)  # the executor's timeout comes first
+        starts = {_key(lane): self._wires[_key(lane)].send for lane in lanes if rank == lane.sender}
         self._sends: dict[_LaneKey, _Sends] = {
-            _key(lane): (_PolledSends if device.backend == "nccl" else GlooSends)(
-                self._wires[_key(lane)].send, timeout=timeout
-            )
-            for lane in lanes
-            if rank == lane.sender
+            key: NcclSends(start) if device.backend == "nccl" else GlooSends(start, timeout=timeout)
+            for key, start in starts.items()
         }
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
@@ -155,32 +153,6 @@ class _Sends(Protocol):
     def release(self) -> None: ...
     def drain(self, timeout_s: float) -> None: ...
     def close(self) -> None: ...
-
-
-class _PolledSends:
-    """NCCL: a device event says when a send is done, and its memory is free from then on."""
-
-    def __init__(self, start: Start, *, timeout: timedelta) -> None:
-        del timeout
-        self._start = start
-        self._pending: deque[tuple[dist.Work, Tensor]] = deque()
-
-    def send(self, tensor: Tensor) -> None:
-        self._pending.append((attempt(lambda: self._start(tensor)), tensor))
-
-    def release(self) -> None:
-        while self._pending and self._pending[0][0].is_completed():
-            self._pending.popleft()
-
-    def drain(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._pending:
-            self.release()
-            if self._pending and time.monotonic() > deadline:
-                raise TransferTimeout(f"a send was not received within {timeout_s:g} s")
-
-    def close(self) -> None:
-        self._pending.clear()
 
 
 def _key(lane: Lane) -> _LaneKey:

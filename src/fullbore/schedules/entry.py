@@ -7,7 +7,6 @@ hold for equal stages and free links; property tests compare every registered sc
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,6 +16,7 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import ScheduleError
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
+from fullbore.nearest import nearest
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.sizes import Sizes, require_sizes
 
@@ -126,17 +126,18 @@ class ScheduleEntry:
             raise ScheduleError(
                 f"{self.name} has {own} {'stage' if own == 1 else 'stages'} per rank (num_chunks={chunks}); use {own}"
             )
-        if num_ranks * num_microbatches * chunks > _MOST:
-            raise ScheduleError(
-                f"a schedule of {num_ranks} ranks, {num_microbatches} microbatches and {chunks} chunks has more than "
-                f"{_MOST:,} forwards; use smaller sizes"
-            )
         found = Sizes(
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=chunks,
             options=settings,
         )
+        if num_ranks * num_microbatches * chunks * found.num_slices > _MOST:
+            cut = "" if found.num_slices == 1 else f", each in {found.num_slices} slices,"
+            raise ScheduleError(
+                f"a schedule of {num_ranks} ranks, {chunks} chunks and {num_microbatches} microbatches{cut} has more "
+                f"than {_MOST:,} forwards; use smaller sizes"
+            )
         self.check(found)
         return found
 
@@ -171,8 +172,8 @@ class ScheduleEntry:
         known = {option.name: option for option in self.options}
         for name, value in given.items():
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
+                near = nearest(name, known)
+                hint = f"did you mean {near!r}?" if near else f"it takes {', '.join(known) or 'none'}"
                 raise ScheduleError(f"{self.name} has no option {name!r}; {hint}")
             if isinstance(value, bool) or not isinstance(value, int) or value < known[name].least:
                 raise ScheduleError(

@@ -13,7 +13,7 @@ from fractions import Fraction
 from fullbore.costs.stage import StageCost
 from fullbore.schedules.sizes import Sizes, require_sizes
 
-__all__ = ["bubble_fraction", "bubble_overhead", "fill_and_drain_span", "fill_span", "utilisation"]
+__all__ = ["bubble_fraction", "bubble_overhead", "fill_and_drain_span", "fill_span"]
 
 
 def bubble_fraction(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -> Fraction:
@@ -26,11 +26,6 @@ def bubble_overhead(num_ranks: int, *, num_microbatches: int, num_chunks: int = 
     """Idle time relative to ideal compute time."""
     require_sizes("a bubble", num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     return Fraction(num_ranks - 1, num_chunks * num_microbatches)
-
-
-def utilisation(num_ranks: int, *, num_microbatches: int, num_chunks: int = 1) -> Fraction:
-    """Busy share of wall time: 1 - bubble fraction."""
-    return 1 - bubble_fraction(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
 
 
 def fill_and_drain_span(sizes: Sizes, share: StageCost) -> Fraction:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from fullbore.errors import ScheduleError
+from fullbore.nearest import nearest
 from fullbore.schedules import (
     chimera,
     dual_pipe,
@@ -29,7 +29,7 @@ from fullbore.schedules import (
 )
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["REGISTRY", "ScheduleEntry", "get", "named"]
+__all__ = ["REGISTRY", "get", "named"]
 
 _ENTRIES = (
     gpipe.ENTRY,
@@ -66,6 +66,6 @@ def named(name: str, entries: Mapping[str, ScheduleEntry]) -> ScheduleEntry:
     if name in entries:
         return entries[name]
     known = ", ".join(entries)
-    near = difflib.get_close_matches(name, entries, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(name, entries)
+    hint = f"did you mean {near!r}? " if near else ""
     raise ScheduleError(f"there is no schedule {name!r}; {hint}known: {known}")

@@ -16,8 +16,9 @@ import numpy as np
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank
-from fullbore.simulate.compiled import CompiledSchedule, Ints
+from fullbore.simulate.compiled import CompiledSchedule
 from fullbore.simulate.sweep import end_times
+from fullbore.simulate.wiring import Ints
 from fullbore.timeline.bubble import Bubble
 from fullbore.timeline.span import Activity, Row, Span, Timeline
 

@@ -29,7 +29,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.ir.validate import Rule
 from fullbore.simulate.wiring import CODE, KINDS, Ints, levels_of, pairs_of, refused, sources
 
-__all__ = ["CompiledSchedule", "Ints", "compile_schedule", "refuse_too_long"]
+__all__ = ["CompiledSchedule", "compile_schedule", "refuse_too_long"]
 
 _LONGEST = 2**62
 

@@ -18,9 +18,9 @@ from fullbore.costs.memory import StageMemory
 from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank
 from fullbore.ir.action import Kind
-from fullbore.simulate.compiled import CompiledSchedule, Ints
+from fullbore.simulate.compiled import CompiledSchedule
 from fullbore.simulate.sweep import end_times
-from fullbore.simulate.wiring import CODE
+from fullbore.simulate.wiring import CODE, Ints
 
 __all__ = ["Evaluation", "Evaluator"]
 

@@ -17,7 +17,8 @@ from typing import overload
 
 import numpy as np
 
-from fullbore.simulate.compiled import CompiledSchedule, Ints
+from fullbore.simulate.compiled import CompiledSchedule
+from fullbore.simulate.wiring import Ints
 
 __all__ = ["end_times", "makespans", "replayed_makespans"]
 

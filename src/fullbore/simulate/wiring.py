@@ -96,7 +96,7 @@ def _or_none(stage: StageIndex | None) -> int:
 
 
 def levels_of(source: Ints, kind: Ints, edges: Sequence[int]) -> list[Ints]:
-    """The nodes of each level; those that wait in a circle are in none. A node has at most one consumer of a kind."""
+    """The nodes of each level; those that wait in a cycle are in none. A node has at most one consumer of a kind."""
     count = len(source)
     after = np.arange(count) + 1
     after[[edge - 1 for edge in edges if edge > 0]] = -1

@@ -13,9 +13,10 @@ one for the weights the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from fullbore.errors import ScheduleError
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
@@ -24,7 +25,7 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.costs import ScheduleCosts
 
-__all__ = ["BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "Circle", "Instance", "Orders", "last_ends"]
+__all__ = ["BACKWARD_INPUT", "BACKWARD_WEIGHT", "FORWARD", "Instance", "Orders", "WaitCycle", "last_ends"]
 
 FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(3)
 
@@ -175,35 +176,27 @@ class Instance:
             Kind.BACKWARD_INPUT: self.early,
             Kind.BACKWARD_WEIGHT: self.unit - self.early,
         }
-        for order, cap in zip(schedule.orders, self.caps, strict=True):
-            room = cap
-            for action in order:
-                room += gives.get(action.kind, 0)
-                if room < 0:
-                    return False
-        return True
+        return self._stays_within([gives.get(action.kind, 0) for action in order] for order in schedule.orders)
 
     def fit(self, orders: Orders) -> bool:
         """The same for codes."""
         gives = (-self.unit, self.early, self.unit - self.early)
-        for order, cap in zip(orders, self.caps, strict=True):
-            room = cap
-            for code in order:
-                room += gives[code % 3]
-                if room < 0:
-                    return False
-        return True
+        return self._stays_within([gives[code % 3] for code in order] for order in orders)
+
+    def _stays_within(self, given: Iterable[Sequence[int]]) -> bool:
+        """Of each rank what its actions give back, less what they take."""
+        return all(min(accumulate(order, initial=cap)) >= 0 for order, cap in zip(given, self.caps, strict=True))
 
 
-class Circle(Exception):
-    """Orders that wait for each other in a circle."""
+class WaitCycle(Exception):
+    """Orders that wait for each other in a cycle."""
 
 
 def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[int]]:
     """[code, microbatch] when everything ends if every action starts as early as its rank's order and its input let it.
 
     Raises:
-        Circle: the orders wait for each other.
+        WaitCycle: the orders wait for each other.
     """
     ranks, durations, delays = instance.ranks, instance.durations, instance.delays
     last = instance.num_stages - 1
@@ -242,5 +235,5 @@ def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[
         place[rank], free[rank] = position, now
         awake.extend(woken - {rank})
     if any(position < len(order) for position, order in zip(place, orders, strict=True)):
-        raise Circle
+        raise WaitCycle
     return ends

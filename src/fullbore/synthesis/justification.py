@@ -20,9 +20,9 @@ from fullbore.synthesis.instance import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
     FORWARD,
-    Circle,
     Instance,
     Orders,
+    WaitCycle,
     last_ends,
 )
 
@@ -45,13 +45,13 @@ def justified(instance: Instance, orders: Orders, *, rounds: int = 3) -> tuple[i
             break
         try:
             best = makespan(instance, now.orders), now.orders
-        except Circle:  # among actions that take no time
+        except WaitCycle:  # among actions that take no time
             break
     return best
 
 
 def makespan(instance: Instance, orders: Orders) -> int:
-    """When the last action ends. Raises `Circle`."""
+    """When the last action ends. Raises `WaitCycle`."""
     return max(ends[-1] for ends in last_ends(instance, orders))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fullbore.errors import ConfigError
-from fullbore.synthesis.instance import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Circle, Instance, Orders, last_ends
+from fullbore.synthesis.instance import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Instance, Orders, WaitCycle, last_ends
 
 __all__ = ["Proof", "solve"]
 
@@ -84,7 +84,7 @@ def solve(instance: Instance, *, orders: Orders, lower_bound: int, seconds: floa
     found = _sorted(instance, times)
     try:
         better = max(ends[-1] for ends in last_ends(instance, found))
-    except Circle:  # among actions that take no time
+    except WaitCycle:  # among actions that take no time
         better = makespan
     return (
         Proof(found, better, min(proven, better))

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fullbore.schedules.costs import ScheduleCosts
-from fullbore.simulate.compiled import CompiledSchedule, Ints, refuse_too_long
+from fullbore.simulate.compiled import CompiledSchedule, refuse_too_long
 from fullbore.simulate.sweep import end_times, replayed_makespans
-from fullbore.simulate.wiring import KINDS
+from fullbore.simulate.wiring import KINDS, Ints
 
 __all__ = ["SPREAD", "Replays", "exact_makespan"]
 

@@ -66,7 +66,7 @@ def chrome_trace(steps: Iterable[Step], *, title: str) -> Iterator[str]:
         if position + 1 < len(held):
             end = min(end, max(_start(held[position + 1]), _start(step)))
         events.append(_slice(f"step {step.index}", _STEPS_TID, _start(step) - origin, end - origin, {}))
-        several = _several_stages(step.timeline)
+        several = step.timeline.has_several_stages
         for span in step.timeline.spans:
             tid = _tid(span)
             start = max(span.start_ns - origin, taken.get(tid, 0))
@@ -119,11 +119,6 @@ def _arguments(span: Span, step: int) -> Mapping[str, object]:
     if span.action is None:
         return {"step": step}
     return {"action": str(span.action), "stage": span.action.stage, "microbatch": span.action.microbatch, "step": step}
-
-
-def _several_stages(timeline: Timeline) -> bool:
-    held = {(span.rank, span.action.stage) for span in timeline.spans if span.action is not None}
-    return len(held) > len({rank for rank, _ in held})
 
 
 def _messages(step: Step) -> Iterator[tuple[Span, Span]]:

@@ -74,6 +74,12 @@ class Timeline:
         """Sorts by (start, rank); equal ones keep the order given."""
         return cls(num_ranks, tuple(sorted(spans, key=lambda span: (span.start_ns, span.rank))))
 
+    @property
+    def has_several_stages(self) -> bool:
+        """Does any rank compute for more than one stage? Then a label has to say which."""
+        held = {(span.rank, span.action.stage) for span in self.spans if span.action is not None}
+        return len(held) > len({rank for rank, _ in held})
+
     def on(self, rank: int, row: Row) -> tuple[Span, ...]:
         """The spans of one row, in order of time."""
         return tuple(span for span in self.spans if span.rank == rank and span.row is row)

@@ -7,8 +7,8 @@ Where all times are multiples of one unit the grid is exact: every unit is equal
 for its label, and a grid wider than the page is folded into panels. Measured times are scaled to the page
 (or up to three) instead, and a box too narrow for its label shows its kind, or nothing but its fill.
 
-Letters: F forward, B backward, I backward for the input, W backward for the weights. Where a rank holds several
-stages the label is the whole action, ``4F0``: stage, kind, microbatch.
+Letters: F forward, B backward, I backward for the input, W backward for the weights, R recomputation ahead of them.
+Where a rank holds several stages the label is the whole action, ``4F0``: stage, kind, microbatch.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def render_text(
         return "\n".join([*lines, "(an empty timeline)"]) + "\n"
     head = len(f"r{timeline.num_ranks - 1} ")
     tail = len(" 100% 100%")
-    several = _several_stages(timeline)
+    several = timeline.has_several_stages
     grid = _grid(timeline, available=max(width - head - tail, 20), several=several)
     by_rank: list[list[Span]] = [[] for _ in range(timeline.num_ranks)]
     for span in sorted(timeline.spans, key=lambda span: _LAYER.get(span.row, 0)):
@@ -203,12 +203,6 @@ def _label(span: Span, *, several: bool) -> str:
     return str(span.action) if several else f"{span.action.kind.value}{span.action.unit}"
 
 
-def _several_stages(timeline: Timeline) -> bool:
-    """Does any rank compute for more than one stage?"""
-    held = {(span.rank, span.action.stage) for span in timeline.spans if span.action is not None}
-    return len(held) > len({rank for rank, _ in held})
-
-
 def _axis(grid: _Grid, scale: TimeScale, *, first: int, end: int) -> str:
     """Numbers stand at the column where their time begins."""
     marks = scale.ticks(grid.length, at_most=max(grid.columns // 12, 2))
@@ -228,8 +222,8 @@ def _axis(grid: _Grid, scale: TimeScale, *, first: int, end: int) -> str:
 def _legend(timeline: Timeline) -> str:
     kinds = {span.action.kind for span in timeline.spans if span.row is Row.COMPUTE and span.action is not None}
     parts = [f"{kind.value}{_FILL[kind]} {_MEANING[kind]}" for kind in _MEANING if kind in kinds]
-    if any(span.row is Row.NESTED for span in timeline.spans):
-        parts.append(f"{_FILL[Kind.RECOMPUTE]} recomputation")
+    if Kind.RECOMPUTE not in kinds and any(span.row is Row.NESTED for span in timeline.spans):
+        parts.append("~ recomputation")
     if any(span.row is Row.FLUSH for span in timeline.spans):
         parts.append("# flush")
     return "   ".join([*parts, ". idle"])

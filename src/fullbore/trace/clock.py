@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fullbore.timeline.clock import ClockOffset
 
-__all__ = ["Alignment", "ClockOffset"]
+__all__ = ["Alignment"]
 
 
 @dataclass(frozen=True, slots=True)

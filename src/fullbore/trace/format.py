@@ -1,14 +1,14 @@
 """The trace file of one rank: JSON lines in ``RUN_DIR/trace/rank-0000.jsonl``.
 
     {"fullbore_trace": 1, "rank": 1, "num_ranks": 2, "placement": [0, 1], "schedule": "1f1b", "clock": {...}}
-    {"step": 0, "spans": [["compute", "1F0", null, 1200, 3400], ["flush", null, "optimizer", 9000, 9900]]}
+    {"step": 1, "spans": [["compute", "1F0", null, 1200, 3400], ["flush", null, "optimizer", 9000, 9900]]}
     ...
     {"clock_end": {"offset_ns": -310, "uncertainty_ns": 40, "at_ns": 81234567}}
 
 The header has ``"streams": 2`` too where stages run in both directions. A span is row, action, activity, start, end,
-in nanoseconds of the rank's own clock. One line per step, written when the step ends: after a crash everything but the
-last line is whole. A resumed run appends a new header to the same file: a new process has a new clock, so each header
-begins a segment with its own calibration.
+in nanoseconds of the rank's own clock. Steps count from 1. One line per step, written when the step ends: after a
+crash everything but the last line is whole. A resumed run appends a new header to the same file: a new process has a
+new clock, so each header begins a segment with its own calibration.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fullbore.trace.clock import ClockOffset
+from fullbore.timeline.clock import ClockOffset
 
 __all__ = ["VERSION", "clock_document", "trace_path"]
 

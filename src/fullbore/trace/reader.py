@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +11,10 @@ from fullbore.errors import FullboreError, ScheduleError, TraceError
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
+from fullbore.json_file import parse_json
+from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.span import Activity, Row, Span, Timeline
-from fullbore.trace.clock import Alignment, ClockOffset
+from fullbore.trace.clock import Alignment
 from fullbore.trace.format import VERSION, trace_path
 
 __all__ = ["Trace", "median_step", "read_trace"]
@@ -171,7 +172,7 @@ def _documents(path: Path, lines: list[str]) -> Iterator[tuple[str, dict[str, An
     for index, line in enumerate(lines):
         where = f"{path}, line {index + 1}"
         try:
-            document = json.loads(line)
+            document = parse_json(line)
         except ValueError as error:
             is_cut_off = index + 1 == len(lines) or lines[index + 1].startswith('{"fullbore_trace"')
             if is_cut_off:

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 from fullbore.errors import TraceError
 from fullbore.ir.placement import Placement
+from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.span import Span
-from fullbore.trace.clock import ClockOffset
 from fullbore.trace.format import VERSION, clock_document, trace_path
 
 __all__ = ["TraceWriter"]

@@ -1,6 +1,6 @@
 """Emulated training: the real schedule, executor and transport, with waiting in place of computing.
 
-The plan knows the layers and the links. It does not know the faults: that is what a rehearsal of one is for.
+The plan knows the layers and the links. It does not know the faults: that is what an emulation is for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
+from fullbore.costs.emulation import EmulationSettings, read_emulation
 from fullbore.costs.layer import read_costs, write_costs
-from fullbore.costs.rehearsal import Rehearsal, read_rehearsal
 from fullbore.costs.stage import StageCost
 from fullbore.ids import Rank
 from fullbore.ir.action import Message, Payload
@@ -43,15 +43,15 @@ __all__ = ["emulate_rank"]
 
 
 def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_path: str) -> TrainResult | None:
-    """Rehearse ``config`` with the costs of a file; every rank runs this. The result on rank 0, None elsewhere.
+    """Emulate ``config`` with the costs of a file; every rank runs this. The result on rank 0, None elsewhere.
 
     Raises:
         CostsError: the file cannot be used, or does not fit the pipeline.
     """
-    layers, rehearsal = read_costs(Path(costs_path)), read_rehearsal(Path(costs_path))
-    rehearsal.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).num_stages)
+    layers, settings = read_costs(Path(costs_path)), read_emulation(Path(costs_path))
+    settings.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).num_stages)
     names = [layer.name for layer in layers]
-    resolved = resolve(config, costs=layers, layer_names=names, links=rehearsal.links)
+    resolved = resolve(config, costs=layers, layer_names=names, links=settings.links)
     place = join(worker, config, device=CpuDevice())
     folder, rank = Path(place.mesh.gather(run_dir)[0]), place.mesh.rank
     recipe, schedule = resolved.recipe, resolved.schedule
@@ -62,7 +62,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
-        write_costs(folder / "profile.json", layers, emulated=costs_path, **rehearsal.document())
+        write_costs(folder / "profile.json", layers, emulated=costs_path, **settings.document())
     spans = SpanList()
     with TraceWriter(
         folder,
@@ -73,13 +73,13 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     ) as writer:
         recorder = StepRecorder(place.device, Fanout((spans, writer)), rank=rank)
         executor = _executor(
-            schedule, costs, crossing, rehearsal, place=place, recorder=recorder, timeout_s=config.train.timeout_s
+            schedule, costs, crossing, settings, place=place, recorder=recorder, timeout_s=config.train.timeout_s
         )
         history = History()
         with open_progress(steps=config.train.steps) if rank == 0 else Silence() as progress:
             for reason in resolved.reasons:
                 progress.say(reason)
-            for fault in rehearsal.faults:
+            for fault in settings.faults:
                 progress.say(f"fault: rank {fault.rank} takes {fault.factor:g} times as long, unknown to the plan")
             for step in range(config.train.steps):
                 started = time.perf_counter_ns()
@@ -88,9 +88,10 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
                     executor.run([{}] * recipe.microbatches, first_microbatch=first)
                 place.mesh.sum([0.0])
                 recorder.end_step()
-                bubble = history.account(spans.last, num_ranks=place.mesh.num_ranks, mesh=place.mesh)
                 history.step_ns.append(time.perf_counter_ns() - started)
-                progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
+                bubble = history.account(spans.last, num_ranks=place.mesh.num_ranks, mesh=place.mesh)
+                if bubble is not None:
+                    progress.log({"step_ns": history.step_ns[-1], "bubble_fraction": bubble}, step=step + 1)
         writer.measured_again(place.mesh.measure_clock())
         problems = place.mesh.gather(writer.problem)
     place.mesh.close()
@@ -101,7 +102,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         resolved=resolved,
         problems=problems,
         costs=layers,
-        links=rehearsal.links,
+        links=settings.links,
     )
 
 
@@ -109,7 +110,7 @@ def _executor(
     schedule: Schedule,
     costs: Sequence[StageCost],
     crossing: Sequence[int],
-    rehearsal: Rehearsal,
+    settings: EmulationSettings,
     *,
     place: Place,
     recorder: StepRecorder,
@@ -118,23 +119,23 @@ def _executor(
     """Waiting engines for this rank's stages, on the real lanes."""
     rank = place.mesh.rank
     program = lower(schedule)
-    slowness = rehearsal.slowness(num_ranks=schedule.num_ranks)[rank]
-    least = STAMP_BYTES if rehearsal.links else 1
+    slowness = settings.slowness(num_ranks=schedule.num_ranks)[rank]
+    least = STAMP_BYTES if settings.links else 1
     sizes = [max(size, least) for size in crossing]
     engines = {
         stage: EmulatedEngine(
             costs[stage].slowed(slowness),
             input_bytes=sizes[stage - 1] if stage else None,
             output_bytes=sizes[stage] if stage < len(sizes) else None,
-            jitter=Jitter(rehearsal.jitter, seed=rehearsal.seed * 1_000_003 + stage) if rehearsal.jitter else None,
+            jitter=Jitter(settings.jitter, seed=settings.seed * 1_000_003 + stage) if settings.jitter else None,
         )
         for stage in schedule.placement.stages_of(Rank(rank))
     }
     transport: Transport = TorchTransport(
         program.lanes, rank=rank, ranks=place.mesh.ranks, device=place.device, timeout_s=timeout_s
     )
-    if rehearsal.links:
-        delays = [link.delay_ns(size) for link, size in zip(rehearsal.links, crossing, strict=True)]
+    if settings.links:
+        delays = [link.delay_ns(size) for link, size in zip(settings.links, crossing, strict=True)]
         transport = LinkedTransport(
             transport,
             delay_ns=lambda message: delays[_boundary(message)],

@@ -28,12 +28,13 @@ _RECENT = 20
 
 @dataclass(slots=True)
 class History:
-    """Filled step by step; the first step is left out of medians, since it warms up."""
+    """Filled step by step, on rank 0; the first step is left out of medians, since it warms up."""
 
     skipped: SkippedSteps = field(default_factory=SkippedSteps)
     losses: list[float] = field(default_factory=list)
     eval_losses: list[float] = field(default_factory=list)
     step_ns: list[int] = field(default_factory=list)
+    """From the start of a step until every rank has updated its weights."""
     tokens: list[int] = field(default_factory=list)
     """Counted tokens of each step; empty where nothing is computed (emulation)."""
 
@@ -43,11 +44,16 @@ class History:
     recent: deque[Timeline] = field(default_factory=lambda: deque(maxlen=_RECENT))
     """What all ranks computed in the last steps."""
 
-    def account(self, spans: tuple[Span, ...], *, num_ranks: int, mesh: Mesh) -> float:
-        """The last step's bubble fraction over all ranks. Every rank calls this with its own spans."""
+    def account(self, spans: tuple[Span, ...], *, num_ranks: int, mesh: Mesh) -> float | None:
+        """The last step's bubble fraction over all ranks, on rank 0; None elsewhere, where nothing is kept.
+
+        Every rank calls this with its own spans, once the step's time is taken: a step has thousands of them.
+        """
         computed = [span for span in spans if span.row is Row.COMPUTE]
         mine = shifted(Timeline.of(computed, num_ranks=num_ranks), by_ns=mesh.clock.offset_ns)
-        by_rank = mesh.gather(mine)
+        by_rank = mesh.gather_on_first(mine)
+        if not by_rank:
+            return None
         together = Timeline.of((span for one in by_rank for span in one.spans), num_ranks=num_ranks)
         busy: dict[int, int] = {}
         for span in together.spans:

@@ -9,8 +9,8 @@ from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.layer import write_costs
 from fullbore.data.batches import Samples
-from fullbore.data.rows import IGNORED_LABEL
 from fullbore.errors import DataError
+from fullbore.ids import IGNORED_LABEL
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.runtime.board import evaluation_name
 from fullbore.runtime.launch import Worker
@@ -94,10 +94,12 @@ class _Loop:
         for step in range(1, train.steps + 1):
             started = time.perf_counter_ns()
             values = self._step(step)
-            values["bubble_fraction"] = history.account(
-                self._pipeline.last_spans(), num_ranks=self._pipeline.num_ranks, mesh=self._pipeline.mesh
-            )
+            spans = self._pipeline.last_spans()
+            self._pipeline.mesh.sum([0.0])  # a step is over when every rank has updated
             history.step_ns.append(time.perf_counter_ns() - started)
+            bubble = history.account(spans, num_ranks=self._pipeline.num_ranks, mesh=self._pipeline.mesh)
+            if bubble is not None:
+                values["bubble_fraction"] = bubble
             history.losses.append(values["loss"])
             values["step_ns"] = history.step_ns[-1]
             values["tokens_per_s"] = history.tokens[-1] * 1e9 / history.step_ns[-1]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fullbore.verify.report import TensorError
 
-__all__ = ["NOISE", "compare", "relative_error", "vanishing", "without", "worst"]
+__all__ = ["NOISE", "TOLERANCES", "compare", "relative_error", "vanishing", "without", "worst"]
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
@@ -25,6 +25,9 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     error = difference / scale if scale else float("inf")
     return error if error == error else float("inf")
 
+
+TOLERANCES = {"float64": 1e-9, "float32": 1e-5}
+"""What orders of summation move a tensor by at most, relative to its largest value."""
 
 NOISE = {"float64": 1e-14, "float32": 1e-6}
 """Below this share of the model's largest gradient a gradient is rounding noise around zero."""

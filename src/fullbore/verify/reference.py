@@ -18,7 +18,7 @@ from fullbore.models.auxiliary import collecting, num_samples
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
 from fullbore.models.randomness import RandomKeys, apply_keys
 
-__all__ = ["Observed", "run_reference"]
+__all__ = ["Observed", "copies", "load", "run_reference"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["TOLERANCES", "NotComparable", "ScaledGradient", "TensorError", "Undivided", "VerifyReport"]
-
-TOLERANCES = {"float64": 1e-9, "float32": 1e-5}
+__all__ = ["NotComparable", "TensorError", "Undivided", "VerifyReport"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +107,3 @@ class VerifyReport:
 
 def _named(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:
     return [(f"{what} {error.name}", error.max_relative_error) for error in errors]
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledGradient:
-    """A fault put in on purpose: the first step's gradient of one weight times a factor."""
-
-    name: str
-    factor: float

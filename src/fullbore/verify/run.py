@@ -22,9 +22,10 @@ from fullbore.models.load import load_model
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.session.session import Session, build_pipeline, microbatches, open_session
-from fullbore.verify.compare import NOISE, compare, vanishing, without, worst
+from fullbore.verify.compare import NOISE, TOLERANCES, compare, vanishing, without, worst
+from fullbore.verify.fault import ScaledGradient
 from fullbore.verify.reference import Observed, copies, run_reference
-from fullbore.verify.report import TOLERANCES, NotComparable, ScaledGradient, TensorError, Undivided, VerifyReport
+from fullbore.verify.report import NotComparable, TensorError, Undivided, VerifyReport
 from fullbore.verify.stochastic import Randomness, comparable_config, not_comparable, probe_randomness
 
 __all__ = ["verify_rank"]

@@ -20,6 +20,7 @@ from fullbore.config.run import RunConfig
 from fullbore.errors import ModelError
 from fullbore.models.layered import LayeredModel, Microbatch, Objective, WholeModel
 from fullbore.models.randomness import RandomKeys, apply_keys
+from fullbore.verify.reference import load
 from fullbore.verify.report import NotComparable
 
 __all__ = ["Randomness", "comparable_config", "not_comparable", "probe_randomness"]
@@ -117,11 +118,7 @@ class _Probe:
         self._objective = objective
         self._microbatch = {name: tensor.to(device) for name, tensor in microbatch.items()}
         self._keys = RandomKeys(0, device=device)
-        module = whole.module.to(device)
-        with torch.no_grad():
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                if name in values:
-                    tensor.copy_(values[name])
+        load(whole.module.to(device), values)
         apply_keys(whole.parts, self._keys)
         self._left = self._keys.state()
         self._between: list[str] = []

@@ -11,8 +11,8 @@ from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import read_recipe, write_recipe
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
+from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.shift import shifted
-from fullbore.trace.clock import ClockOffset
 from fullbore.trace.writer import TraceWriter
 from tests.unit.cli.test_main import run
 
@@ -122,6 +122,24 @@ def test_a_run_corrects_its_profile(costs: str, tmp_path: Path, capsys: pytest.C
     )
     recipe = read_recipe(tmp_path / "next.json").recipe
     assert (recipe.microbatches, recipe.microbatch_size, recipe.schedule) == (6, 2, "1f1b")
+
+
+@pytest.mark.parametrize(("asked", "options"), [((), {"extra_warmup": 2}), (("--schedule", "gpipe"), {})])
+def test_a_run_keeps_the_options_of_its_schedule(
+    asked: tuple[str, ...],
+    options: dict[str, int],
+    costs: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its own schedule is cut for, and written, as it ran; another schedule has other options."""
+    write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 2, 6, (3, 2), "1f1b", schedule_options={"extra_warmup": 2}))
+    next_file = tmp_path / "next.json"
+    code, out, _ = run(capsys, "partition", str(Path(costs).parent), "-p", "2", *asked, "-o", str(next_file), "--json")
+    assert code == 0
+    assert read_recipe(next_file).recipe.schedule_options == options
+    kept = [stage >> 20 for stage in json.loads(out)["stage_memory_bytes"]]
+    assert kept == ([3 * 4, 2 * 1] if options else [3 * 6, 2 * 6])
 
 
 def test_a_run_without_a_profile_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,6 +110,13 @@ def test_above_the_memory_cap_the_answer_is_no(capsys: pytest.CaptureFixture[str
             ["seq-1f1b", "-p", "2", "-m", "4", "--option", "slices=0"],
             "slices of seq-1f1b is a whole number of at least 1",
         ),
+        (
+            ["seq-1f1b", "-p", "2", "-m", "2", "--option", "slices=999999999"],
+            "2 ranks, 1 chunks and 2 microbatches, each in 999999999 slices, has more than 5,000,000 forwards",
+        ),
+        (["hanayo", "-p", "2", "-m", "2", "--option", "waves=999999999"], "has more than 5,000,000 forwards"),
+        (["1f1b", "-p", "2", "-m", "2", "--input-backward-frees", "nan"], "--input-backward-frees is a number"),
+        (["auto", "-p", "2", "-m", "2", "--optimal", "nan"], "--optimal is a number (given nan)"),
         (["1f1b", "-p", "0", "-m", "2"], "num_ranks=0"),
         (["1f1b", "-p", "2", "-m", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["1f1b", "-p", "2"], "needs -p RANKS and -m MICROBATCHES, or --recipe FILE; for example -p 4 -m 8"),
@@ -137,6 +144,11 @@ def test_a_recipe_that_recomputes_ahead_is_drawn_so(tmp_path: Path, capsys: pyte
     assert found["orders"][0] == ["0F0", "0F1", "0R0", "0B0", "0R1", "0B1"]
     assert found["orders"][1] == ["1F0", "1B0", "1F1", "1B1"]
     assert found["makespan"] == 60
+
+
+def test_a_comparison_refuses_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "schedule", "compare", "-p", "2", "-m", "2", "--input-backward-frees", "nan")
+    assert (code, out, err) == (2, "", "fullbore: --input-backward-frees is a number (given nan)\n")
 
 
 def test_a_recipe_gives_the_sizes_and_uneven_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,10 @@ def test_a_window_is_half_open(
     [
         (["-o", "out.json", "--steps", "20:30"], "it has 0 to 11, so --steps 0:12 is all of it"),
         (["-o", "out.json", "--steps", "a:b"], "a window of steps is written A:B"),
-        (["-o", "none/out.json"], "cannot write none/out.json"),
+        (["-o", "none/out.json"], "cannot write none/out.json: No such file or directory"),
+        (["-o", "a-file/out.json"], "cannot write a-file/out.json: Not a directory"),
+        (["-o", "."], "-o is the file to write (. is a folder); name one in it"),
+        (["-o", "a-folder"], "cannot write a-folder: Is a directory"),
     ],
 )
 def test_bad_input_is_2(
@@ -52,6 +55,17 @@ def test_bad_input_is_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(run_dir)
+    Path("a-file").touch()
+    Path("a-folder").mkdir(exist_ok=True)
+    before = sorted(Path().iterdir())
     code, out, err = run(capsys, "trace", "export", ".", *arguments)
     assert (code, out) == (2, "")
     assert message in err
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_file_that_is_called_as_an_unfinished_one_stays(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = run_dir / "kept.json.partial"
+    mine.write_text("mine")
+    assert run(capsys, "trace", "export", str(run_dir), "-o", str(run_dir / "kept.json"))[0] == 0
+    assert mine.read_text() == "mine"

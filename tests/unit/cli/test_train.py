@@ -22,7 +22,7 @@ LAYERS = [{"name": f"l{i}", "forward_ns": 1, "backward_input_ns": 1, "backward_w
         ({"layers": []}, "with at least one layer"),
     ],
 )
-def test_a_rehearsal_that_does_not_fit_starts_nothing(
+def test_an_emulation_that_does_not_fit_starts_nothing(
     more: dict[str, Any],
     message: str,
     tmp_path: Path,

@@ -112,7 +112,7 @@ def test_both_operations_of_a_wait_cycle_are_named() -> None:
 
 
 def test_a_rank_behind_a_cycle_is_not_part_of_it_and_each_cycle_is_its_own() -> None:
-    """Plain 1F1B with blocking sends stalls all ranks; the circle is between the last two."""
+    """Plain 1F1B with blocking sends stalls all ranks; the cycle is between the last two."""
     rows = explicit_of(lower(one_forward_one_backward(4, num_microbatches=8)), name="1f1b")
     (cycle,) = wait_cycles(rows)
     assert [blocked.rank for blocked in cycle] == [2, 3]
@@ -127,7 +127,7 @@ def test_plain_1f1b_has_a_cycle_where_sends_block_and_gpipe_has_none(p: int, m: 
 
 
 def test_a_cycle_starts_at_its_lowest_rank() -> None:
-    """Stages 0, 1, 2 on ranks 0, 2, 1: rank 0 waits for rank 2, which is in the circle with rank 1."""
+    """Stages 0, 1, 2 on ranks 0, 2, 1: rank 0 waits for rank 2, which is in the cycle with rank 1."""
     row, later, last = one_forward_one_backward(3, num_microbatches=3).orders
     turned = Schedule("turned", Placement((Rank(0), Rank(2), Rank(1))), 3, (row, last, later))
     (cycle,) = wait_cycles(explicit_of(lower(turned), name="turned"))

@@ -115,7 +115,7 @@ def test_what_pytorch_dumps_is_read_checked_and_simulated(name: str, p: int, m: 
 def test_deferred_receives_have_wait_cycles_and_in_a_v_another_order_than_the_sends(
     name: str, rules: list[ExplicitRule], tmp_path: Path
 ) -> None:
-    """PyTorch 2.13.0, ``defer_pp_recv=True``: its parity rule looks at pairs of ranks, and a circle may have more; and
+    """PyTorch 2.13.0, ``defer_pp_recv=True``: its parity rule looks at pairs of ranks, and a cycle may have more; and
     each receive moves to its own use, which in a V is not the order in which the other rank sends."""
     made = torch_schedules.multi(name, num_ranks=4, num_microbatches=8, defer_pp_recv=True)
     path = tmp_path / "deferred.csv"

@@ -109,6 +109,13 @@ def test_each_rule_of_theirs(text: str, old: str, new: str, rule: Rule, message:
     assert any(message.replace("\\", "") in problem.message for problem in found)
 
 
+def test_a_file_with_more_slices_than_anything_has_is_refused_at_once() -> None:
+    """By a number: a list of all slices would not fit into memory."""
+    found = problems(parse_schedule(SLICED.replace("slices 2", "slices 999999999")))
+    assert Rule.COMPLETE in [problem.rule for problem in found]
+    assert any("1 microbatches, 999999999 slices), and there are" in problem.message for problem in found)
+
+
 def test_a_pair_stands_side_by_side() -> None:
     apart = replace(parse_schedule(PAIRED), overlaps=frozenset({Overlap(Compute.parse("0F0"), Compute.parse("0B1"))}))
     found = problems(apart)

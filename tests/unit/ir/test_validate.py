@@ -62,7 +62,7 @@ def test_each_rule_is_named_with_its_place(
     assert rule.value in raised.value.rules
 
 
-def test_a_circle_of_waits_names_its_ranks_and_actions() -> None:
+def test_a_cycle_of_waits_names_its_ranks_and_actions() -> None:
     bad = two_ranks("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1")
     (found,) = problems(bad)
     assert (found.rule, found.rank, found.position) == (Rule.NO_CYCLE, Rank(0), 1)
@@ -74,7 +74,7 @@ def test_a_circle_of_waits_names_its_ranks_and_actions() -> None:
         validate(bad)
 
 
-def test_a_rank_behind_the_circle_is_not_named_as_part_of_it() -> None:
+def test_a_rank_behind_the_cycle_is_not_named_as_part_of_it() -> None:
     bad = schedule_of(
         [0, 1, 2],
         ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F0 2F1 2B0 2B1"],
@@ -85,7 +85,7 @@ def test_a_rank_behind_the_circle_is_not_named_as_part_of_it() -> None:
     assert "rank 0" not in found.message
 
 
-def test_a_circle_within_one_rank_that_holds_both_stages() -> None:
+def test_a_cycle_within_one_rank_that_holds_both_stages() -> None:
     (found,) = problems(schedule_of([0, 0], ["0F0 0B0 1F0 1B0"], num_microbatches=1))
     assert found.message == "rank 0 at 0B0 waits for the gradient of stage 1, microbatch 0: none of them can ever start"
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import fullbore
 from fullbore.config.run import OptimizerConfig
 from fullbore.errors import ModelError
+from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch
 from fullbore.models.sequential import sequential_model
 from fullbore.verify.reference import run_reference
@@ -68,6 +69,26 @@ def test_the_gradient_contains_the_term_and_its_size_depends_on_neither_p_nor_m(
     assert found.keys() == gradients.keys()
     for name, gradient in gradients.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("microbatch", "rows"),
+    [
+        ({"mask": torch.ones(5, 5), "input_ids": torch.ones(3, 5)}, 3),
+        ({"scale": torch.tensor(1.0), "inputs": torch.ones(2, 4), "labels": torch.ones(7)}, 2),
+        ({"attention_mask": torch.ones(9, 9), "labels": torch.ones(4)}, 4),
+        ({"b": torch.ones(6), "a": torch.ones(2, 3)}, 2),
+        ({"a": torch.tensor(1.0), "b": torch.ones(6)}, 6),
+    ],
+)
+def test_the_samples_are_the_rows_of_one_key_whatever_comes_first(microbatch: Microbatch, rows: int) -> None:
+    assert num_samples(microbatch) == rows
+    assert num_samples(dict(reversed(microbatch.items()))) == rows
+
+
+def test_a_microbatch_of_single_numbers_has_no_samples() -> None:
+    with pytest.raises(ModelError, match=r"samples along dimension 0 \(no tensor of it has one: a\)"):
+        num_samples({"a": torch.tensor(1.0)})
 
 
 def test_it_counts_with_the_share_of_the_samples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -113,6 +114,14 @@ def test_boundary_is_what_crosses() -> None:
     (sent,) = stage.module(None, microbatch())
     (spec,) = model.boundary(3, microbatch()).tensors
     assert (spec.shape, spec.dtype) == ((2, 10, 32), torch.bfloat16) == (tuple(sent.shape), sent.dtype)
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 2, 10), ()])
+def test_tokens_of_another_shape_are_refused_with_it(shape: tuple[int, ...]) -> None:
+    model = HuggingFaceModel.from_config(FAMILIES["llama"])
+    given = rf"'input_ids' of a microbatch is \[samples, length\] \(given shape {re.escape(str(list(shape)))}\)"
+    with pytest.raises(ModelError, match=given):
+        model.boundary(3, {"input_ids": torch.zeros(shape, dtype=torch.long)})
 
 
 def test_names() -> None:

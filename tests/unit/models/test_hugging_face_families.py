@@ -13,14 +13,17 @@ from transformers import (
     GPT2Config,
     GraniteConfig,
     MixtralConfig,
+    MixtralForCausalLM,
     NanoChatConfig,
     OPTConfig,
 )
 
 from fullbore.errors import ModelError
+from fullbore.models.auxiliary import collecting
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import Boundary, Microbatch
 from fullbore.models.shrink import certain, narrow, shallow
+from fullbore.models.task import task_of
 from tests.unit.models.families import SIZES, VOCABULARY, microbatch
 from tests.unit.models.hf_parity import assert_parity
 
@@ -73,6 +76,27 @@ def test_a_router_loss_reaches_the_routers_of_every_stage() -> None:
         gates = [name for name in stage.weights if name.endswith("mlp.gate.weight")]
         assert gates
         assert not any(torch.equal(stage.weights[name].grad, plain.weights[name].grad) for name in gates)
+
+
+def test_the_weight_of_a_router_loss_may_be_a_whole_number() -> None:
+    config = MixtralConfig(**SIZES, **EXPERTS, output_router_logits=True, router_aux_loss_coef=0.7)
+    module = MixtralForCausalLM(config)
+    module.router_aux_loss_coef = 2
+    output = module(input_ids=microbatch()["input_ids"])
+    with collecting() as added:
+        task_of(module).result(module, output)
+    assert torch.equal(added[0], 2 * output.aux_loss)
+
+
+def test_a_router_loss_of_unknown_weight_is_refused_when_the_model_is_seen() -> None:
+    class Nameless(MixtralForCausalLM):  # type: ignore[misc]
+        def __init__(self, config: MixtralConfig) -> None:
+            super().__init__(config)
+            del self.router_aux_loss_coef
+
+    Nameless.__name__ = "MixtralForCausalLM"
+    with pytest.raises(ModelError, match=r"router loss \(output_router_logits=True\) of unknown weight"):
+        HuggingFaceModel(Nameless(MixtralConfig(**SIZES, **EXPERTS, output_router_logits=True)))
 
 
 def shapes(boundary: Boundary) -> list[tuple[int, ...]]:

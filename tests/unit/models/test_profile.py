@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import time
 
+import pytest
 import torch
 from torch import nn
 
+from fullbore.errors import ModelError
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.profile import profile
 from fullbore.models.sequential import sequential_model
@@ -94,3 +96,16 @@ def test_frozen_layers_cost_no_backward_for_weights_and_no_optimizer() -> None:
     costs = profile(sequential_model(module), {"inputs": torch.ones(2, 6)}, device=CPU, repeats=1)
     assert (costs[0].backward_input_ns, costs[0].backward_weight_ns, costs[0].optimizer_bytes) == (0, 0, 0)
     assert costs[0].parameters == 42
+
+
+def test_it_takes_what_a_pipeline_takes() -> None:
+    """A module or a configuration as its author has it, and says so where it can make nothing of one."""
+    sequential = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    assert [cost.name for cost in profile(sequential, {"inputs": torch.ones(2, 6)}, device=CPU, repeats=1)] == [
+        "0",
+        "1",
+    ]
+    costs = profile(FAMILIES["llama"], microbatch(), device=CPU, repeats=1)
+    assert [costs[0].name, costs[-1].name] == ["embed", "head"]
+    with pytest.raises(ModelError, match="cannot be split without knowing what follows what"):
+        profile(nn.Linear(6, 6), {"inputs": torch.ones(2, 6)}, device=CPU, repeats=1)

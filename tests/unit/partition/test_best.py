@@ -15,7 +15,7 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
 from fullbore.partition.judge import Judge
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits, Partition, solve
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
@@ -165,11 +165,11 @@ def test_rank_sums_are_made_even_even_where_a_search_is_too_large() -> None:
 def test_parameters_are_made_even_and_not_simulated() -> None:
     layers = [LayerCost(f"layer{i}", 1 + i, 1, 0, parameters=1, parameter_bytes=50) for i in range(4)]
     schedule = get("1f1b").build(2, num_microbatches=2)
-    found = best_partition(layers, schedule=schedule, objective=Objective.PARAMETERS)
+    found = best_partition(layers, schedule=schedule, objective=PartitionObjective.PARAMETERS)
     assert found.layers_per_stage == (2, 2)
     assert found.reason.startswith("parameters were made even, not time")
     with pytest.raises(NothingFits, match="the least that has one is 100 bytes"):
-        best_partition(layers, schedule=schedule, objective=Objective.PARAMETERS, memory_bytes=99)
+        best_partition(layers, schedule=schedule, objective=PartitionObjective.PARAMETERS, memory_bytes=99)
 
 
 def test_the_same_input_gives_the_same_cut() -> None:

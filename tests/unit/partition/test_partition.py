@@ -5,7 +5,7 @@ import pytest
 from fullbore.costs.layer import LayerCost
 from fullbore.errors import PartitionError
 from fullbore.partition.in_flight import in_flight
-from fullbore.partition.objective import Objective
+from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits, evaluate, solve
 from fullbore.schedules.registry import get
 from tests.timetable import schedule_of
@@ -25,7 +25,7 @@ def test_the_slowest_stage_is_as_fast_as_it_can_be() -> None:
     assert (found.bottleneck_stage, found.bottleneck_ns) == (2, 30)
     assert found.imbalance == pytest.approx(30 / (80 / 3))
     assert found.stage_memory_bytes == (280 + 3 * 201, 80 + 2 * 200, 600 + 10)
-    assert found.objective is Objective.TIME
+    assert found.objective is PartitionObjective.TIME
 
 
 def test_the_reason_is_one_sentence_about_what_decided() -> None:
@@ -42,7 +42,7 @@ def test_the_reason_is_one_sentence_about_what_decided() -> None:
 
 
 def test_parameters_can_be_made_even_instead() -> None:
-    found = solve(LAYERS, num_stages=2, objective=Objective.PARAMETERS)
+    found = solve(LAYERS, num_stages=2, objective=PartitionObjective.PARAMETERS)
     assert found.layers_per_stage == (3, 3)
     assert found.reason.startswith("parameters were made even, not time; stage 1 (block2 to head) is the slowest")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,32 @@ def test_what_was_written_is_read_back(tmp_path: Path, costs: tuple[StageCost, .
         ({"layout": {"pipeline": 2, "tensor": 2}}, "the tensor axis is not built yet"),
         ({"stage_costs": [{"forward": 1, "backward_input": 1, "backward_weight": 1}]}, r"each of the 2 stages .*: 1\)"),
         ({"layout": 7}, "layout of a recipe is a JSON object"),
+        ({"layout": {"pipeline": "2"}}, r"layout\.pipeline must be a whole number \(given '2'\)"),
+        ({"microbatch_size": 1.5}, r"recipe\.json: microbatch_size must be a whole number \(given 1\.5\)"),
+        ({"microbatches": True}, r"microbatches must be a whole number \(given True\)"),
+        ({"schedule": 3}, r"schedule must be text \(given 3\)"),
+        ({"recompute": "full"}, r"recompute must be a list of texts \(given 'full'\)"),
+        ({"layers_per_stage": 10}, r"layers_per_stage must be a list of whole numbers \(given 10\)"),
+        ({"layers_per_stage": ["5", "5"]}, r"layers_per_stage must be a list of whole numbers"),
+        ({"schedule_options": {"group_size": "4"}}, r"schedule_options must be a table of whole numbers"),
+        ({"stage_costs": 7}, r"each of the 2 stages \(.*: 7\)"),
+        ({"stage_costs": [7, 7]}, r"stage_costs\[0\] of a recipe is a JSON object"),
+        ({"stage_costs": [{**asdict(COSTS[0]), "forward": 1.5}] * 2}, r"stage_costs\[0\]\.forward must be a whole"),
+        ({"stage_costs": [{"forward": 1}] * 2}, r"stage_costs\[0\] needs forward, .*lacks backward_input, backward_w"),
+        ({"stage_costs": [{**asdict(COSTS[0]), "forward": -1}] * 2}, "times must be at least 0"),
     ],
 )
 def test_a_wrong_recipe_says_what_is_wrong(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path = tmp_path / "recipe.json"
     path.write_text(json.dumps({**recipe_document(RECIPE), **change}))
     with pytest.raises(RecipeError, match=message):
+        read_recipe(path)
+
+
+def test_a_recipe_that_lacks_keys_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"layout": {"pipeline": 2}, "layers_per_stage": [5, 5]}))
+    with pytest.raises(RecipeError, match=r"a recipe needs layout, .*lacks microbatch_size, microbatches, schedule\)"):
         read_recipe(path)
 
 

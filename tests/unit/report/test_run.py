@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fullbore.costs.emulation import EmulationSettings
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.links import Link
-from fullbore.costs.rehearsal import Rehearsal
 from fullbore.costs.stage import StageCost
 from fullbore.ids import StageIndex
 from fullbore.ir.codec import format_schedule
@@ -38,7 +38,7 @@ def test_the_links_of_an_emulated_run_are_part_of_the_prediction(tmp_path: Path)
     recipe = Recipe(Layout(3), 1, 4, (1, 2, 1), "1f1b")
     costs = [StageCost(10, 10, 10), StageCost(20, 20, 20), StageCost(10, 10, 10)]
     write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
-    write_costs(tmp_path / "profile.json", layers, **Rehearsal(links=tuple(links)).document())
+    write_costs(tmp_path / "profile.json", layers, **EmulationSettings(links=tuple(links)).document())
     schedule = get("1f1b").build(3, num_microbatches=4)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs, links=links, message_bytes=[0, 200])
     write_costs(tmp_path / "profile.json", layers)

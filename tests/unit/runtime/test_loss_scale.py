@@ -34,17 +34,6 @@ def test_the_scale_is_that_of_torch() -> None:
     assert min(seen) < 2.0**16 < max(seen)
 
 
-def test_a_scaler_continues_from_its_state() -> None:
-    first, second = LossScaler(growth_interval=3), LossScaler(growth_interval=3)
-    for finite in (False, True, True):
-        first.update(finite=finite)
-    second.load(first.state())
-    first.update(finite=True)
-    second.update(finite=True)
-    assert (first.scale, first.state()) == (second.scale, second.state())
-    assert first.scale == 2.0**16
-
-
 def test_gradients_that_float16_cannot_hold_arrive() -> None:
     """1e-8 is zero in float16; with the loss times 65536 it is not, and the accumulator holds 1e-8 again."""
     for scale, expected in ((1.0, 0.0), (2.0**16, 1e-8)):

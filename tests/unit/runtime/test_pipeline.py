@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -54,6 +56,12 @@ def test_beside_a_whole_schedule_they_are_refused(more: dict[str, object]) -> No
             device=CpuDevice(),
             **more,  # type: ignore[arg-type]
         )
+
+
+@pytest.mark.parametrize("cut", ["parameters", "profile", 2, [1.0, 1.0], [True, True], ["1", "1"], []])
+def test_a_cut_is_equal_or_whole_numbers(cut: Any) -> None:
+    with pytest.raises(ConfigError, match=r'layers_per_stage is "equal" or a whole number of layers for each stage'):
+        Pipeline(chain_model(), num_microbatches=4, layers_per_stage=cut, objective=SQUARED_ERROR, device=CpuDevice())
 
 
 def made(model: torch.nn.Module, **given: object) -> Pipeline:

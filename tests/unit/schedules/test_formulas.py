@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from fullbore.errors import ScheduleError
-from fullbore.schedules.formulas import bubble_fraction, bubble_overhead, utilisation
+from fullbore.schedules.formulas import bubble_fraction, bubble_overhead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import bubble_of
@@ -54,10 +54,6 @@ def test_interleaving_divides_the_overhead_by_the_chunks() -> None:
         schedule = get(name).build(4, num_microbatches=8)
         bubble = bubble_of(simulate(schedule, costs=equal_costs(8)))
         assert bubble.bubble_fraction == pytest.approx(3 / 19, abs=1e-12)
-
-
-def test_utilisation_is_the_rest() -> None:
-    assert utilisation(4, num_microbatches=8) == Fraction(8, 11)
 
 
 def test_sizes_are_checked() -> None:

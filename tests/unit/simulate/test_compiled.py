@@ -46,9 +46,9 @@ def test_what_the_columns_cannot_hold_is_refused_by_its_rule(orders: list[str], 
 
 
 def test_a_stall_is_told_as_the_exact_simulation_tells_it() -> None:
-    circle = schedule_of([0, 1], ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"], num_microbatches=2, name="stuck")
+    cycle = schedule_of([0, 1], ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"], num_microbatches=2, name="stuck")
     with pytest.raises(InvalidSchedule, match=r"'stuck' stalls: rank 0 at 0B0 waits .*; rank 1 at 1F1 waits"):
-        compile_schedule(circle)
+        compile_schedule(cycle)
 
 
 def test_no_action_at_all() -> None:

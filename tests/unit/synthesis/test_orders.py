@@ -10,7 +10,7 @@ from fullbore.ir.validate import validate
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.simulate.memory import peak_activations
-from fullbore.synthesis.instance import Circle, last_ends
+from fullbore.synthesis.instance import WaitCycle, last_ends
 from fullbore.synthesis.justification import justified, makespan
 from fullbore.synthesis.list_scheduling import Policy, list_schedule, policies
 from tests.support.instances import costs_for, instance_of
@@ -75,9 +75,9 @@ def test_a_whole_backward_is_its_two_parts() -> None:
     assert instance.orders_of(schedule) == ((0, 1, 2), (3, 4, 5))
 
 
-def test_orders_that_wait_in_a_circle_are_noticed() -> None:
+def test_orders_that_wait_in_a_cycle_are_noticed() -> None:
     instance = instance_of(Placement.linear(2), num_microbatches=1, stages=[(1, 1, 1)])
-    with pytest.raises(Circle):
+    with pytest.raises(WaitCycle):
         last_ends(instance, ((1, 0, 2), (3, 4, 5)))
 
 

@@ -56,6 +56,14 @@ def test_several_stages_on_a_rank_show_the_stage() -> None:
     assert {span.action.stage for span in moved if span.action} == {StageIndex(0), StageIndex(1)}
 
 
+def test_recomputation_that_runs_ahead_is_in_the_legend() -> None:
+    """It is an action of its own there, and drawn as one."""
+    ahead = recompute_ahead(get("1f1b").build(2, num_microbatches=2), stages={StageIndex(0)})
+    text = render_text(simulate(ahead, costs=[StageCost(1, 1, 0)] * 2), width=60)
+    assert "R0" in text.splitlines()[1]
+    assert text.splitlines()[-1] == "F- forward   B= backward   R~ recomputation   . idle"
+
+
 def test_a_measured_step_is_scaled_and_shows_milliseconds_recomputation_and_flush() -> None:
     text = render_text(measured(), width=100, scale=TimeScale.milliseconds())
     lines = text.splitlines()

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from fullbore.errors import TraceError
-from fullbore.trace.clock import Alignment, ClockOffset
+from fullbore.timeline.clock import ClockOffset
+from fullbore.trace.clock import Alignment
 
 
 def test_one_measurement_is_a_constant_offset() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from fullbore.errors import TraceError
 from fullbore.ir.placement import Placement
+from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.shift import shifted
 from fullbore.timeline.span import Timeline
-from fullbore.trace.clock import ClockOffset
 from fullbore.trace.format import trace_path
 from fullbore.trace.reader import median_step, read_trace
 from fullbore.trace.writer import TraceWriter

@@ -29,7 +29,7 @@ class Everyone:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather_on_first(self, mine: Any) -> list[Any]:
         first = _Alone()
         for rank in range(self._timeline.num_ranks):
             History().account(_spans(self._timeline, rank), num_ranks=2, mesh=cast(Mesh, first))
@@ -38,14 +38,16 @@ class Everyone:
 
 
 class _Alone:
+    """Writes down what a rank gives away, and gives it nothing back, as every rank but the first is given nothing."""
+
     clock = ClockOffset(0, 0)
 
     def __init__(self) -> None:
         self.values: list[Any] = []
 
-    def gather(self, mine: Any) -> list[Any]:
+    def gather_on_first(self, mine: Any) -> list[Any]:
         self.values.append(mine)
-        return [mine]
+        return []
 
 
 def _spans(timeline: Timeline, rank: int) -> Any:
@@ -66,6 +68,13 @@ def test_the_bottleneck_is_a_stage_and_the_bubble_is_the_timelines() -> None:
     config = RunConfig(pipeline=PipelineConfig(schedule="interleaved-1f1b", microbatches=4, partition="equal"))
     resolved = resolve(config, costs=None, layer_names=["a", "b", "c", "d"])
     assert history.result(run_dir="x", resolved=resolved, problems=[]).bottleneck_stage == 2
+
+
+def test_ranks_other_than_the_first_keep_nothing() -> None:
+    timeline = simulate(get("1f1b").build(2, num_microbatches=4), costs=[StageCost(2, 2, 0)] * 2)
+    history = History()
+    assert history.account(_spans(timeline, 1), num_ranks=2, mesh=cast(Mesh, _Alone())) is None
+    assert not [*history.recent, *history.stage_ns, *history.bubbles]
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line a step, at once, valid JSON, and no step twice after a resume."""
+"""metrics.jsonl: a line a step, at once, and valid JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fullbore.errors import DataError
 from fullbore.train.metrics import Logger, MetricsLog
 
 
@@ -24,24 +23,6 @@ def test_every_line_is_on_disk_before_the_log_is_closed(tmp_path: Path) -> None:
         logger.log({"loss": math.nan, "tokens_per_s": 10.0}, step=1)
         assert lines(tmp_path / "run")[1] == {"step": 1, "loss": None, "tokens_per_s": 10.0}
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
-
-
-def test_a_resumed_run_repeats_no_step(tmp_path: Path) -> None:
-    with MetricsLog(tmp_path, tensorboard=False) as log:
-        for step in range(5):
-            log.log({"loss": 1.0}, step=step)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "lo')  # the crash
-    with MetricsLog(tmp_path, start_step=3, tensorboard=False) as log:
-        log.log({"loss": 0.5}, step=3)
-    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 0.5)]
-
-
-def test_a_file_that_is_not_ours_is_refused_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\nnot ours\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2: not a line of metrics .*use another run folder"):
-        MetricsLog(tmp_path, start_step=9, tensorboard=False)
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 0}\nnot ours\n'
 
 
 def test_tensorboard_has_the_same_numbers(tmp_path: Path) -> None:

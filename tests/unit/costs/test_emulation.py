@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from fullbore.costs.emulation import EmulationSettings, SlowRank, read_emulation
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.links import Link
-from fullbore.costs.rehearsal import Rehearsal, SlowRank, read_rehearsal
 from fullbore.errors import CostsError
 
 FULL = {
@@ -21,21 +21,21 @@ FULL = {
 }
 
 
-def read(tmp_path: Path, document: Any) -> Rehearsal:
+def read(tmp_path: Path, document: Any) -> EmulationSettings:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(document))
-    return read_rehearsal(path)
+    return read_emulation(path)
 
 
 def test_everything_that_can_be_said_is_read(tmp_path: Path) -> None:
     found = read(tmp_path, {"layers": [], **FULL})
-    assert found == Rehearsal(0.25, 7, (Link(200, 10**9), Link(), Link()), (SlowRank(2, 2),))
+    assert found == EmulationSettings(0.25, 7, (Link(200, 10**9), Link(), Link()), (SlowRank(2, 2),))
     assert found.slowness(num_ranks=4) == (1.0, 1.0, 2.0, 1.0)
 
 
-def test_a_costs_file_without_any_of_it_is_a_plain_rehearsal(tmp_path: Path) -> None:
+def test_a_costs_file_without_any_of_it_is_a_plain_emulation(tmp_path: Path) -> None:
     write_costs(tmp_path / "costs.json", [LayerCost("a", 1, 1, 1)], device="cpu", dtype="float32", microbatch_size=2)
-    assert read_rehearsal(tmp_path / "costs.json") == Rehearsal()
+    assert read_emulation(tmp_path / "costs.json") == EmulationSettings()
 
 
 @pytest.mark.parametrize("document", [{}, FULL])
@@ -58,6 +58,7 @@ def test_what_was_read_is_written_back(document: dict[str, Any], tmp_path: Path)
         ({"links": [{"latency_ns": 1.5}]}, r"latency_ns is an integer \(given 1.5\)"),
         ({"links": [{"latency_ns": None}]}, r"latency_ns is an integer \(given None\)"),
         ({"links": [{"latency_ns": -1}]}, r"latency_ns must be at least 0 \(latency_ns=-1\) in .*costs.json"),
+        ({"links": [{"latency_ns": 10**30}]}, r"latency_ns is at most 9007199254740992, a hundred days \(given 10+\)"),
         ({"links": [{"bytes_per_s": 0}]}, r"bytes_per_s must be above 0 \(bytes_per_s=0\)"),
         ({"faults": [{"kind": "dead", "rank": 0}]}, r"the kind of a fault is one of slow \(a fault: .*'dead'.*\)"),
         ({"faults": [{"kind": ["slow"], "rank": 0}]}, "the kind of a fault is one of slow"),
@@ -78,15 +79,21 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(document: Any, message: 
 
 def test_a_file_that_is_not_there_or_not_json_is_named(tmp_path: Path) -> None:
     with pytest.raises(CostsError, match=r"cannot read the costs file .*nothing.json: No such file"):
-        read_rehearsal(tmp_path / "nothing.json")
+        read_emulation(tmp_path / "nothing.json")
     (tmp_path / "costs.json").write_text("{")
     with pytest.raises(CostsError, match=r"costs.json is not JSON"):
-        read_rehearsal(tmp_path / "costs.json")
+        read_emulation(tmp_path / "costs.json")
+
+
+def test_a_link_that_takes_longer_than_anyone_waits_is_refused() -> None:
+    assert Link(5, bytes_per_s=1).delay_ns(1000) == 10**12 + 5
+    with pytest.raises(CostsError, match=r"a message of 1125899906842624 bytes would take more than a hundred days"):
+        Link(bytes_per_s=1).delay_ns(2**50)
 
 
 def test_links_and_faults_fit_the_pipeline() -> None:
-    Rehearsal(links=(Link(),) * 3, faults=(SlowRank(3, 2),)).require(num_ranks=4, num_stages=4)
+    EmulationSettings(links=(Link(),) * 3, faults=(SlowRank(3, 2),)).require(num_ranks=4, num_stages=4)
     with pytest.raises(CostsError, match=r"3 for 4 stages \(given 1\); an empty object is a free link"):
-        Rehearsal(links=(Link(),)).require(num_ranks=4, num_stages=4)
+        EmulationSettings(links=(Link(),)).require(num_ranks=4, num_stages=4)
     with pytest.raises(CostsError, match=r"a rank that is there: 0 to 1 with 2 ranks \(given 2\)"):
-        Rehearsal(faults=(SlowRank(2, 2),)).require(num_ranks=2, num_stages=4)
+        EmulationSettings(faults=(SlowRank(2, 2),)).require(num_ranks=2, num_stages=4)

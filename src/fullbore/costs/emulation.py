@@ -1,4 +1,4 @@
-"""Rehearsal: what a COSTS.json may say besides its layers for an emulated run: jitter, links, and a slow rank.
+"""EmulationSettings: what a COSTS.json may say besides its layers for an emulated run: jitter, links, and a slow rank.
 
     {"layers": [...], "jitter": 0.1, "seed": 7,
      "links": [{"latency_ns": 200000, "bytes_per_s": 1000000000}, {}, {}],
@@ -9,17 +9,17 @@ Jitter and links are known to the prediction or even it out; a fault is what the
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fullbore.costs.links import Link
+from fullbore.costs.links import MOST_NS, Link
 from fullbore.errors import CostsError
+from fullbore.json_file import read_json
+from fullbore.nearest import nearest
 
-__all__ = ["Rehearsal", "SlowRank", "read_rehearsal"]
+__all__ = ["EmulationSettings", "SlowRank", "read_emulation"]
 
 _OWN = ("layers", "jitter", "seed", "links", "faults")
 _PROFILE = ("device", "dtype", "sequence_length", "microbatch_size", "threads", "torch", "emulated")
@@ -44,7 +44,7 @@ class SlowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class EmulationSettings:
     """How an emulated run departs from its layer costs."""
 
     jitter: float = 0.0
@@ -95,23 +95,18 @@ class Rehearsal:
         return found
 
 
-def read_rehearsal(path: Path) -> Rehearsal:
+def read_emulation(path: Path) -> EmulationSettings:
     """What the costs file says besides its layers, which `fullbore.costs.layer.read_costs` reads.
 
     Raises:
         CostsError: unreadable, an unknown key, or a value that cannot be used.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CostsError(f"cannot read the costs file {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CostsError(f"{path} is not JSON: {error}") from error
+    document = read_json(path, what="costs file", error=CostsError)
     if not isinstance(document, dict):
         raise CostsError(f'a costs file holds {{"layers": [...]}} ({path} holds a {type(document).__name__})')
     _check_keys(document, (*_OWN, *_PROFILE), where=str(path))
     try:
-        return Rehearsal(
+        return EmulationSettings(
             jitter=document.get("jitter", 0.0),
             seed=document.get("seed", 0),
             links=tuple(_link(entry) for entry in _list(document, "links")),
@@ -134,6 +129,8 @@ def _link(entry: dict[str, Any]) -> Link:
     for key, value in entry.items():
         if not _is_whole(value) and not (key == "bytes_per_s" and value is None):
             raise CostsError(f"{key} is an integer (given {value!r:.60})")
+        if key == "latency_ns" and value > MOST_NS:
+            raise CostsError(f"latency_ns is at most {MOST_NS}, a hundred days (given {value!r:.60})")
     return Link(**entry)
 
 
@@ -151,8 +148,8 @@ def _fault(entry: dict[str, Any]) -> SlowRank:
 def _check_keys(entry: dict[str, Any], known: Sequence[str], *, where: str) -> None:
     for key in entry:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            near = nearest(key, known)
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
             raise CostsError(f"unknown key {key!r} ({where}); {hint}")
 
 

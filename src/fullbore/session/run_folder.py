@@ -1,0 +1,88 @@
+"""The run folder: named and taken in one go, so that two runs started at once never write into the same one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+from fullbore.config.dump import dump_run
+from fullbore.config.run import RunConfig
+from fullbore.errors import ConfigError
+from fullbore.session.ranks import in_a_group
+
+__all__ = ["run_folder"]
+
+_CLAIM = "run.toml"
+_WRITTEN = ("profile.json", "plan.json", "metrics.jsonl", "trace")
+"""What a run writes once its ranks are together."""
+
+
+@contextmanager
+def run_folder(config: RunConfig) -> Iterator[Path]:
+    """``train.run_dir``, or a new folder under ``runs/`` named by the clock, taken by its ``run.toml``.
+
+    A run that ends before it has written anything else leaves the folder as it was. In a group that was there before,
+    rank 0 takes the folder, and its word counts for all.
+
+    Raises:
+        ConfigError: the folder holds a run already, or cannot be made.
+    """
+    if in_a_group() and os.environ["RANK"] != "0":
+        given = config.train.run_dir
+        if given is not None and _holds(Path(given), _WRITTEN):
+            raise _taken(Path(given))
+        yield Path("runs" if given is None else given)
+        return
+    try:
+        folder, made = _new_folder() if config.train.run_dir is None else _given_folder(Path(config.train.run_dir))
+        with (folder / _CLAIM).open("x", encoding="utf-8") as file:
+            file.write(dump_run(config))
+    except FileExistsError as error:
+        raise _taken(folder) from error
+    except OSError as error:
+        raise ConfigError(f"cannot make the run folder {error.filename}: {error.strerror}") from error
+    try:
+        yield folder
+    finally:
+        if not _holds(folder, _WRITTEN):
+            (folder / _CLAIM).unlink(missing_ok=True)
+            if made and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _new_folder() -> tuple[Path, bool]:
+    """Of two runs that ask within one second, the second gets a number."""
+    name = datetime.now().strftime("%Y%m%d-%H%M%S")
+    for number in count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder, True
+    raise AssertionError("numbers do not end")
+
+
+def _given_folder(folder: Path) -> tuple[Path, bool]:
+    """With whether it was made here."""
+    if _holds(folder, _WRITTEN):
+        raise _taken(folder)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise ConfigError(f"train.run_dir is a folder ({folder} is a file); choose another name") from None
+        return folder, False
+    return folder, True
+
+
+def _holds(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).exists() for name in names)
+
+
+def _taken(folder: Path) -> ConfigError:
+    return ConfigError(f"train.run_dir {folder} already holds a run; choose another folder, or remove it")
