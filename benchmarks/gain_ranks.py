@@ -29,7 +29,6 @@ from fullbore.partition.rescale import rescale
 from fullbore.plan.made import Timing, make_for
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.pipeline import Pipeline
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
@@ -94,7 +93,9 @@ def _gains(batch: Batch, *, rounds: int) -> list[Gain]:
             times.add(pipeline.timeline())
     for row in rows:
         pipeline, _, times = running[row.schedule]
-        row.seen_ns = simulate(pipeline.schedule, costs=times.stages(_stages(layers, row.layers_per_stage))).compute_end_ns
+        row.seen_ns = simulate(
+            pipeline.schedule, costs=times.stages(_stages(layers, row.layers_per_stage))
+        ).compute_end_ns
         pipeline.release()
     return rows
 

@@ -84,9 +84,7 @@ def measure_recording(worker: Worker, cell: Cell, rounds: int, folder: str) -> l
             recorder = StepRecorder(CpuDevice(), Fanout((SpanList(), writer)), rank=rank)
             systems: dict[str, System] = {
                 "recorded": Fullbore(schedule, lanes, boundary_bytes=size, recorder=recorder),
-                "unrecorded": Fullbore(
-                    schedule, lanes, boundary_bytes=size, recorder=cast(StepRecorder, Unrecorded())
-                ),
+                "unrecorded": Fullbore(schedule, lanes, boundary_bytes=size, recorder=cast(StepRecorder, Unrecorded())),
             }
             return _measure(cell, systems, mesh=lanes.mesh, rounds=rounds)
 

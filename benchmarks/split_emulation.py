@@ -2,7 +2,7 @@
 
 A rank has F = I = W = 10 ms for every microbatch, shared out evenly among its stages. With jitter each half of a rank's
 share is drawn by itself, uniformly, for its (round, rank, half, kind, microbatch): two stages of a rank have one half
-each, a single stage both. So in one round every system has exactly the same work on every rank, wherever its stages lie.
+each, a single stage both. So in one round every system has the same work on every rank, wherever its stages lie.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Contestant:
 def contestants(cell: SplitCell, *, message_ns: int) -> list[Contestant]:
     """All systems of a cell. ``message_ns``: what `auto` is told that a message takes.
 
-    `auto` has the memory of 1F1B, p microbatches, and once more that of the PyTorch schedule that keeps the most. fullbore
-    has no schedule of its own like PyTorch's InterleavedZeroBubble, and runs PyTorch's order of it.
+    `auto` has the memory of 1F1B, p microbatches, and once more that of the PyTorch schedule that keeps the most.
+    fullbore has no schedule of its own like PyTorch's InterleavedZeroBubble, and runs PyTorch's order of it.
     """
     p, m = cell.num_ranks, cell.num_microbatches
     theirs = {

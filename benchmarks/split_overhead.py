@@ -2,15 +2,15 @@
 
     python benchmarks/split_overhead.py [--json] [--quick] [--cells TEXT] [--rounds N] [--message-us N]
 
-A rank waits F = I = W = 10 ms for each microbatch (5 ms on each of two stages), p in 4, 8; m in 16, 32; messages of 4 KiB;
-durations all equal or drawn within 50 %, the same work on every rank for every system (`split_emulation.py`). PyTorch's
-modules have their input and their weight gradients on two branches of the graph, so that its I and its W each take
-their time (`split_overhead_ranks.py`). Systems:
+A rank waits F = I = W = 10 ms for each microbatch (5 ms on each of two stages), p in 4, 8; m in 16, 32; messages of
+4 KiB; durations all equal or drawn within 50 %, the same work on every rank for every system (`split_emulation.py`).
+PyTorch's modules have their input and their weight gradients on two branches of the graph, so that its I and its W each
+take their time (`split_overhead_ranks.py`). Systems:
 
 - fullbore's interleaved-1f1b, zb-v, dualpipe-v (two stages a rank) and zb-h1 (one), and PyTorch's own order of
   InterleavedZeroBubble, which fullbore has no schedule of its own like;
-- fullbore's `auto`, made for these times, with the memory of 1F1B; *more memory*: with that of the PyTorch schedule that
-  keeps the most;
+- fullbore's `auto`, made for these times, with the memory of 1F1B; *more memory*: with that of the PyTorch schedule
+  that keeps the most;
 - PyTorch's Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV;
 - PyTorch's runtime with the CSV files of fullbore's zb-v and `auto`.
 
@@ -144,9 +144,7 @@ def _peer(row: SplitMeasured, measured: Sequence[SplitMeasured]) -> SplitMeasure
 
 def _torch(cell: SplitCell, order: str, measured: Sequence[SplitMeasured]) -> SplitMeasured:
     return next(
-        one
-        for one in measured
-        if one.cell == cell and (one.contestant.system, one.contestant.order) == (TORCH, order)
+        one for one in measured if one.cell == cell and (one.contestant.system, one.contestant.order) == (TORCH, order)
     )
 
 

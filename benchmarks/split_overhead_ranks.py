@@ -49,9 +49,7 @@ def measure_split(
     return found
 
 
-def _measure(
-    cell: SplitCell, contestants: Sequence[Contestant], *, lanes: Lanes, rounds: int
-) -> list[SplitMeasured]:
+def _measure(cell: SplitCell, contestants: Sequence[Contestant], *, lanes: Lanes, rounds: int) -> list[SplitMeasured]:
     rows = [SplitMeasured(cell, contestant) for contestant in contestants]
     systems = {row.contestant.name: _system(row.contestant, cell, lanes) for row in rows}
     for system in systems.values():
@@ -124,8 +122,8 @@ class WaitingStage(nn.Module):
         input  -- forward waits F | backward waits I --> a --+
         weight --                 | backward waits W --> b --+--> y
 
-    PyTorch's I runs the upper branch and its W the lower one. Nothing comes before stage 0, so there the upper branch has
-    no backward and the lower one waits for both halves (`late_first_stage`). PyTorch never says which microbatch it
+    PyTorch's I runs the upper branch and its W the lower one. Nothing comes before stage 0, so there the upper branch
+    has no backward and the lower one waits for both halves (`late_first_stage`). PyTorch never says which microbatch it
     runs: that follows from the order of the schedule.
     """
 

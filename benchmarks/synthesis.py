@@ -12,8 +12,8 @@ Then both run 20 times with jitter, each action's time varying by itself with a 
 the search has not seen. The best published schedule is the one with the least mean. ``realised``: auto's mean over
 its, the mean and the worst of all instances; ``at_least``: the share of instances where auto is at least as fast.
 
-Instances are independent of each other and shared out among processes, one a core unless said otherwise; the answer does
-not depend on how many. Seconds are those of a process's own work, and schedules are timed when nothing else runs.
+Instances are independent of each other and shared out among processes, one a core unless said otherwise; the answer
+does not depend on how many. Seconds are those of a process's own work, and schedules are timed when nothing else runs.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ nothing by definition; of the others:
 - ``predicted_ms``: what the simulation saves of 1F1B's makespan for a step. ``realised_ms``: what a step saves, the
   optimizer's part included, paired in each round; quartiles in brackets.
 - ``realised_part``: the second over the first, by the medians. The target is 75 % to 125 %.
-- ``seen_ms``: what the simulation saves if each schedule's stages take what they took in its own timed steps. Where this
-  differs from ``predicted_ms``, actions took another time than planned; where ``realised_ms`` differs from this, waiting
-  did.
+- ``seen_ms``: what the simulation saves if each schedule's stages take what they took in its own timed steps. Where
+  this differs from ``predicted_ms``, actions took another time than planned; where ``realised_ms`` differs from this,
+  waiting did.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining with several stages a rank: its own classes, and its runtime with an order from a file."""
+"""torch.distributed.pipelining with several stages a rank: its own classes, and its runtime with a file's order."""
 
 from __future__ import annotations
 
