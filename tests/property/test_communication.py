@@ -90,7 +90,7 @@ def test_a_receive_right_before_its_use_adds_none_and_one_as_early_as_its_send_m
 
 def test_without_a_receive_posted_ahead_a_rank_waits_for_the_transfer() -> None:
     """So what is tested above can fail: the depth that the order alone needs, with nothing to hide a transfer."""
-    schedule = REGISTRY["interleaved-1f1b"].build(4, num_microbatches=8)
+    schedule = REGISTRY["looped-bfs"].build(4, num_microbatches=8)
     costs, links = [StageCost(4, 4, 4)] * schedule.num_stages, [Link(4)] * (schedule.num_stages - 1)
     without = simulate(schedule, costs=costs, links=links).compute_end_ns
     assert walked(lower(schedule, prefetch=2), costs=costs, links=links) == without

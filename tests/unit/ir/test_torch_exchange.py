@@ -189,9 +189,9 @@ def test_the_bytes_are_pytorchs_own(tmp_path: Path) -> None:
         (
             {"num_ranks": 2, "num_microbatches": 8, "num_chunks": 2},
             AssertionError,
-            "Got 4 F microbatches for stage 0, expected 8",
+            r"Got 4 \S+ microbatches for stage 0, expected 8",
         ),
-        ({"num_ranks": 2, "num_microbatches": 4, "num_chunks": 1}, KeyError, "2"),
+        ({"num_ranks": 2, "num_microbatches": 4, "num_chunks": 1}, KeyError, r"^[23]$"),
     ],
 )
 def test_a_file_of_other_sizes_than_what_was_built_is_refused_by_pytorch(
