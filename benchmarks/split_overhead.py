@@ -9,8 +9,8 @@ take their time (`split_overhead_ranks.py`). Systems:
 
 - fullbore's interleaved-1f1b, zb-v, dualpipe-v (two stages a rank) and zb-h1 (one), and PyTorch's own order of
   InterleavedZeroBubble, which fullbore has no schedule of its own like;
-- fullbore's `auto`, made for these times, with the memory of 1F1B; *more memory*: with that of the PyTorch schedule
-  that keeps the most;
+- fullbore's `auto`, made for these times and for messages of 150 us (gloo's between processes that have been idle), with
+  the memory of 1F1B; *more memory*: with that of the PyTorch schedule that keeps the most;
 - PyTorch's Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV;
 - PyTorch's runtime with the CSV files of fullbore's zb-v and `auto`.
 
@@ -23,7 +23,7 @@ Columns:
 - ``to_best_torch``: relative to the PyTorch class that is fastest in the cell, by its median, in the same round.
 - ``cpu_us_an_action``: as in `runtime_overhead.py`.
 
-Quartiles of the rounds in brackets.
+Quartiles of the rounds in brackets. All of it takes about 14 minutes on idle cores.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--microbatches", type=int, nargs="+", default=[16, 32])
     parser.add_argument("--action-ms", type=float, default=10.0, help="F, I and W of a rank, each")
-    parser.add_argument("--message-us", type=float, default=0.0, help="what auto is told that a message takes")
+    parser.add_argument("--message-us", type=float, default=150.0, help="what auto is told that a message takes")
     options = parser.parse_args()
     cells = [
         SplitCell(p, m, jitter, round(options.action_ms * 1e6))
