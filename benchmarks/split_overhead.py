@@ -9,8 +9,8 @@ take their time (`split_overhead_ranks.py`). Systems:
 
 - fullbore's interleaved-1f1b, zb-v, dualpipe-v (two stages a rank) and zb-h1 (one), and PyTorch's own order of
   InterleavedZeroBubble, which fullbore has no schedule of its own like;
-- fullbore's `auto`, made for these times and for messages of 150 us (gloo's between processes that have been idle), with
-  the memory of 1F1B; *more memory*: with that of the PyTorch schedule that keeps the most;
+- fullbore's `auto`, made for these times and for messages of 150 us (gloo's between processes that have been idle),
+  with the memory of 1F1B; *more memory*: with that of the PyTorch schedule that keeps the most;
 - PyTorch's Interleaved1F1B, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV;
 - PyTorch's runtime with the CSV files of fullbore's zb-v and `auto`.
 
