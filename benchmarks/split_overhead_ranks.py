@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
+from fullbore.ir.schedule import Schedule
 from fullbore.runtime.launch import Worker
 
 __all__ = ["SplitMeasured", "measure_split"]
@@ -75,12 +76,14 @@ def _durations(contestant: Contestant, drawn: Durations) -> Durations:
 
 
 def _system(contestant: Contestant, cell: SplitCell, lanes: Lanes) -> System:
-    schedule = contestant.schedule
     if contestant.system == FULLBORE:
-        # The executor sends what a forward has made before the backward that may run at once with it.
-        alone = replace(schedule, overlaps=frozenset())
-        return Fullbore(alone, lanes, boundary_bytes=cell.boundary_bytes)
+        return Fullbore(_one_by_one(contestant.schedule), lanes, boundary_bytes=cell.boundary_bytes)
     return TorchSplit(contestant, cell, rank=lanes.mesh.rank)
+
+
+def _one_by_one(schedule: Schedule) -> Schedule:
+    """Both runtimes start the two actions of a pair one after the other, each when its own data is there."""
+    return replace(schedule, overlaps=frozenset())
 
 
 class TorchSplit:
@@ -88,7 +91,7 @@ class TorchSplit:
 
     def __init__(self, contestant: Contestant, cell: SplitCell, *, rank: int) -> None:
         schedule = contestant.schedule
-        self.simulated = Simulated(schedule)
+        self.simulated = Simulated(_one_by_one(schedule))
         self.stopwatch = Stopwatch()
         placement: Placement = schedule.placement
         numbers = max(1, cell.boundary_bytes // 4)
