@@ -11,6 +11,8 @@ from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.partition.equal import equal
+from fullbore.schedules.costs import ScheduleCosts
+from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get
 
 __all__ = ["edges_of", "schedule_for", "split_microbatches"]
@@ -30,7 +32,9 @@ def schedule_for(
         ScheduleError: there is no such schedule, or not for these sizes.
     """
     if isinstance(schedule, str):
-        return get(schedule).build(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+        entry = get(schedule)
+        sizes = entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+        return entry.make(sizes, ScheduleCosts.of(entry.place(sizes), memory_cap=cap_of_a_run(entry, sizes)))
     if num_chunks is not None or options:
         raise ScheduleError(
             f"a Schedule already says its stages per rank and its order (schedule={schedule.name!r}, "

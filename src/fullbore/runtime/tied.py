@@ -51,6 +51,12 @@ class TiedGradients:
         self._earlier: dict[str, Tensor | None] = {}
         self._owner = {weight.name: rank_of_layer[weight.layers[0]] for weight in tied}
 
+    def close(self) -> None:
+        """Let go of the groups."""
+        for group in {id(shared.group): shared.group for shared in self._shared}.values():
+            if group is not None:
+                self._mesh.leave(group)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The weights this rank shares with another."""
