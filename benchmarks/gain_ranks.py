@@ -14,6 +14,7 @@ from random import Random
 from statistics import median_low
 
 import torch
+from allocator import keep_memory
 from decoder import DecoderShape
 from rounds import group, timed
 from throughput_ranks import Batch, measured_layers, trained
@@ -66,6 +67,7 @@ def measure_gains(
     worker: Worker, shape: DecoderShape, tokens: int, microbatches: Sequence[int], rounds: int
 ) -> list[Gain]:
     torch.set_num_threads(1)
+    keep_memory()
     mesh = group(worker)
     found: list[Gain] = []
     for m in microbatches:
