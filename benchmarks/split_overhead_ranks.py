@@ -63,12 +63,18 @@ def _measure(cell: SplitCell, contestants: Sequence[Contestant], *, lanes: Lanes
             contestant, system = row.contestant, systems[row.contestant.name]
             durations = _durations(contestant, drawn[contestant.schedule.placement])
             step = timed_step(system, durations, lanes.mesh)
+            waited = int(lanes.mesh.sum([float(system.stopwatch.asked_ns)])[0])
+            assert waited == _work(contestant.schedule, durations), f"{contestant.name} waits for every action once"
             row.step_ns.append(step.step_ns)
             row.overslept_ns.append(step.overslept_ns)
             row.cpu_ns.append(step.cpu_ns)
             row.simulated_ns.append(system.simulated.makespan_ns(durations))
     gc.unfreeze()
     return rows
+
+
+def _work(schedule: Schedule, durations: Durations) -> int:
+    return sum(durations[action] for order in schedule.orders for action in order)
 
 
 def _durations(contestant: Contestant, drawn: Durations) -> Durations:
