@@ -98,20 +98,21 @@ class Simulated:
 
 
 class Stopwatch:
-    """Waits out the actions of one step and adds up by how much the machine overslept."""
+    """Waits out the actions of one step and adds up how long that was to be, and by how much the machine overslept."""
 
     def __init__(self) -> None:
         self._durations: Durations = {}
-        self.overslept_ns = 0
+        self.asked_ns = self.overslept_ns = 0
 
     def set(self, durations: Durations) -> None:
         """Before a step. An action without a duration takes no time."""
         self._durations = durations
-        self.overslept_ns = 0
+        self.asked_ns = self.overslept_ns = 0
 
     def wait(self, action: Compute) -> None:
         duration_ns = self._durations.get(action, 0)
         if duration_ns:
+            self.asked_ns += duration_ns
             start = time.perf_counter_ns()
             time.sleep(duration_ns / 1e9)
             self.overslept_ns += time.perf_counter_ns() - start - duration_ns

@@ -21,7 +21,7 @@ from rounds import group, timed
 from torch import Tensor, nn
 
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
-from fullbore.ir.action import Compute, Kind
+from fullbore.ir.action import Compute, Kind, Payload
 from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
@@ -35,7 +35,10 @@ from fullbore.runtime.torch_transport import TorchTransport
 from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.writer import TraceWriter
 
-__all__ = ["Measured", "measure_cells", "measure_recording"]
+__all__ = [
+    *("Fullbore", "Lanes", "Measured", "System", "TimedStep"),
+    *("measure_cells", "measure_recording", "open_lanes", "timed_step"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class System(Protocol):
 def measure_cells(worker: Worker, cells: Sequence[Cell], rounds: int) -> list[Measured]:
     """All cells of this number of ranks. Every rank returns the same steps; rank 0's are read."""
     found: list[Measured] = []
-    with _lanes(worker) as lanes:
+    with open_lanes(worker) as lanes:
         for cell in cells:
             found += _measure(cell, _systems(cell, lanes), mesh=lanes.mesh, rounds=rounds)
     return found
@@ -73,36 +76,37 @@ def measure_cells(worker: Worker, cells: Sequence[Cell], rounds: int) -> list[Me
 
 def measure_recording(worker: Worker, cell: Cell, rounds: int, folder: str) -> list[Measured]:
     """One cell with and without a record: marks, spans and the trace file against nothing of it."""
-    with _lanes(worker) as lanes:
-        schedule, rank = cell.schedule(), lanes.mesh.rank
+    with open_lanes(worker) as lanes:
+        schedule, rank, size = cell.schedule(), lanes.mesh.rank, cell.boundary_bytes
         with TraceWriter(
             Path(folder), rank=rank, placement=schedule.placement, schedule=schedule.name, clock=lanes.mesh.clock
         ) as writer:
             recorder = StepRecorder(CpuDevice(), Fanout((SpanList(), writer)), rank=rank)
             systems: dict[str, System] = {
-                "recorded": Fullbore(cell, schedule, lanes, recorder=recorder),
-                "unrecorded": Fullbore(cell, schedule, lanes, recorder=cast(StepRecorder, Unrecorded())),
+                "recorded": Fullbore(schedule, lanes, boundary_bytes=size, recorder=recorder),
+                "unrecorded": Fullbore(schedule, lanes, boundary_bytes=size, recorder=cast(StepRecorder, Unrecorded())),
             }
             return _measure(cell, systems, mesh=lanes.mesh, rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The group, and fullbore's lanes in it: the same for all schedules with the same placement."""
+    """The group, and fullbore's lanes in it: the same for all schedules whose messages go the same ways."""
 
     mesh: Mesh
-    transports: dict[str, TorchTransport] = field(default_factory=dict)
+    transports: dict[tuple[tuple[Rank, Rank, Payload], ...], TorchTransport] = field(default_factory=dict)
 
-    def of(self, cell: Cell, lanes: Sequence[Lane]) -> TorchTransport:
-        if cell.family not in self.transports:
-            self.transports[cell.family] = TorchTransport(
+    def of(self, lanes: Sequence[Lane]) -> TorchTransport:
+        ways = tuple((lane.sender, lane.receiver, lane.payload) for lane in lanes)
+        if ways not in self.transports:
+            self.transports[ways] = TorchTransport(
                 lanes, rank=self.mesh.rank, ranks=self.mesh.ranks, device=CpuDevice(), timeout_s=60.0
             )
-        return self.transports[cell.family]
+        return self.transports[ways]
 
 
 @contextmanager
-def _lanes(worker: Worker) -> Iterator[Lanes]:
+def open_lanes(worker: Worker) -> Iterator[Lanes]:
     torch.set_num_threads(1)
     wait_precisely()
     mesh = group(worker)
@@ -117,11 +121,11 @@ def _lanes(worker: Worker) -> Iterator[Lanes]:
 def _measure(cell: Cell, systems: Mapping[str, System], *, mesh: Mesh, rounds: int) -> list[Measured]:
     rows = {name: Measured(cell, name) for name in systems}
     for system in systems.values():
-        _timed(system, {}, mesh)  # buffers, connections and PyTorch's shape inference
+        timed_step(system, {}, mesh)  # buffers, connections and PyTorch's shape inference
     for index in range(rounds):
         durations = cell.durations(index)
         for name in Random(f"{cell}/{index}").sample(sorted(systems), len(systems)):
-            step = _timed(systems[name], durations, mesh)
+            step = timed_step(systems[name], durations, mesh)
             rows[name].step_ns.append(step.step_ns)
             rows[name].overslept_ns.append(step.overslept_ns)
             rows[name].cpu_ns.append(step.cpu_ns)
@@ -130,13 +134,16 @@ def _measure(cell: Cell, systems: Mapping[str, System], *, mesh: Mesh, rounds: i
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class TimedStep:
+    """Of one step: its time, the most that one rank overslept, and the work of all processors."""
+
     step_ns: int
     overslept_ns: int
     cpu_ns: int
 
 
-def _timed(system: System, durations: Durations, mesh: Mesh) -> _Step:
+def timed_step(system: System, durations: Durations, mesh: Mesh) -> TimedStep:
+    """Every rank calls this together. The numbers are the same on every rank."""
     system.stopwatch.set(durations)
     cpu_ns = 0
 
@@ -148,29 +155,32 @@ def _timed(system: System, durations: Durations, mesh: Mesh) -> _Step:
 
     step_ns = timed(step, mesh=mesh).step_ns
     overslept = mesh.max([float(system.stopwatch.overslept_ns)])[0]
-    return _Step(step_ns, int(overslept), int(mesh.sum([float(cpu_ns)])[0]))
+    return TimedStep(step_ns, int(overslept), int(mesh.sum([float(cpu_ns)])[0]))
 
 
 def _systems(cell: Cell, lanes: Lanes) -> dict[str, System]:
     plain = cell.schedule()
     systems: dict[str, System] = {
-        "fullbore": Fullbore(cell, plain, lanes),
+        "fullbore": Fullbore(plain, lanes, boundary_bytes=cell.boundary_bytes),
         "torch": TorchEmulated(cell, plain, mesh=lanes.mesh),
     }
     if cell.family == "1f1b":
         for extra in (1, 2):
-            systems[f"fullbore +{extra}"] = Fullbore(cell, cell.schedule(extra_warmup=extra), lanes)
+            eager = cell.schedule(extra_warmup=extra)
+            systems[f"fullbore +{extra}"] = Fullbore(eager, lanes, boundary_bytes=cell.boundary_bytes)
     return systems
 
 
 class Fullbore:
     """The executor on the lanes of torch.distributed, with engines that wait."""
 
-    def __init__(self, cell: Cell, schedule: Schedule, lanes: Lanes, *, recorder: StepRecorder | None = None) -> None:
+    def __init__(
+        self, schedule: Schedule, lanes: Lanes, *, boundary_bytes: int, recorder: StepRecorder | None = None
+    ) -> None:
         self.simulated = Simulated(schedule)
         self.stopwatch = Stopwatch()
-        self._microbatches: list[Microbatch] = [{}] * cell.num_microbatches
-        boundary = Boundary((TensorSpec((max(1, cell.boundary_bytes // 4),), torch.float32, gradient=True),))
+        self._microbatches: list[Microbatch] = [{}] * schedule.num_microbatches
+        boundary = Boundary((TensorSpec((max(1, boundary_bytes // 4),), torch.float32, gradient=True),))
         program, device, rank = lower(schedule), CpuDevice(), lanes.mesh.rank
         last = schedule.num_stages - 1
         self._recorder = recorder if recorder is not None else StepRecorder(device, SpanList(), rank=rank)
@@ -186,7 +196,7 @@ class Fullbore:
                 )
                 for stage in schedule.placement.stages_of(Rank(rank))
             },
-            transport=lanes.of(cell, program.lanes),
+            transport=lanes.of(program.lanes),
             boundary_of=lambda message, microbatch: boundary,
             device=device.torch_device,
             recorder=self._recorder,

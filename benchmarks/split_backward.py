@@ -17,7 +17,6 @@ Exit code 1 if I + W takes more than 5 % longer than the whole backward anywhere
 from __future__ import annotations
 
 import argparse
-import ctypes
 import random
 import sys
 import time
@@ -28,6 +27,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from allocator import keep_memory
 from measure import Spread, answer
 from torch import Tensor, nn
 from transformers import GPT2Config, LlamaConfig
@@ -203,15 +203,6 @@ def compare(case: Case, *, recompute: bool, rounds: int) -> dict[str, Any]:
         "held": f"{stages[True].held:,}",
         "forwards": stages[True].forwards,
     }
-
-
-def keep_memory() -> None:
-    """Have the C library (glibc) hold on to what is freed, as PyTorch does on a GPU. One microbatch at a time frees
-    everything at its end, and what is held longer would be paid in page faults of the next."""
-    if sys.platform == "linux":
-        library = ctypes.CDLL(None)
-        library.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
-        library.mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
 
 
 def main() -> None:

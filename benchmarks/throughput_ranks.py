@@ -13,6 +13,8 @@ from peers.torch_pipelining import TorchPipeline
 from rounds import group, timed
 from torch import Tensor, nn
 
+from fullbore.costs.layer import LayerCost
+from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Objective
 from fullbore.models.load import layered
 from fullbore.partition.best import best_partition
@@ -23,7 +25,7 @@ from fullbore.runtime.pipeline import Pipeline
 from fullbore.schedules.registry import get
 from fullbore.session.session import Place, measure
 
-__all__ = ["Throughput", "measure_systems"]
+__all__ = ["Batch", "Throughput", "measure_systems", "measured_layers", "trained"]
 
 _LEARNING_RATE = 1e-3
 _CHECKED = 3
@@ -51,9 +53,7 @@ def measure_systems(
 ) -> list[Throughput]:
     torch.set_num_threads(1)
     mesh = group(worker)
-    source = torch.Generator().manual_seed(11)
-    text = torch.randint(shape.vocabulary, (microbatches, tokens + 1), generator=source)
-    batch = Batch(text[:, :-1].contiguous(), text[:, 1:].contiguous(), shape, mesh)
+    batch = Batch.draw(shape, tokens=tokens, microbatches=microbatches, mesh=mesh)
     found: list[Throughput] = []
     steps: dict[str, Step] = {}
     for name in systems:
@@ -76,6 +76,13 @@ class Batch:
     labels: Tensor
     shape: DecoderShape
     mesh: Mesh
+
+    @classmethod
+    def draw(cls, shape: DecoderShape, *, tokens: int, microbatches: int, mesh: Mesh) -> Batch:
+        """The same numbers on every rank."""
+        source = torch.Generator().manual_seed(11)
+        text = torch.randint(shape.vocabulary, (microbatches, tokens + 1), generator=source)
+        return cls(text[:, :-1].contiguous(), text[:, 1:].contiguous(), shape, mesh)
 
     @property
     def microbatches(self) -> int:
@@ -100,15 +107,22 @@ class Batch:
         return token_losses(logits, labels) / self.labels.numel()
 
 
-def _fullbore(batch: Batch, *, layers_per_stage: Sequence[int]) -> tuple[Step, Sequence[int]]:
-    objective = Objective(
-        loss_sum=lambda logits, microbatch: token_losses(logits, microbatch["labels"]),
-        count=lambda microbatch: microbatch["labels"].numel(),
+def _objective() -> Objective:
+    return Objective(
+        loss_sum=lambda logits, given: token_losses(logits, given["labels"]),
+        count=lambda given: given["labels"].numel(),
     )
+
+
+def trained(
+    batch: Batch, *, layers_per_stage: Sequence[int], schedule: str | Schedule = "1f1b"
+) -> tuple[Pipeline, Step]:
+    """The decoder under fullbore, and an optimizer step of it."""
     pipeline = Pipeline(
         nn.Sequential(*batch.layers()),
         num_microbatches=batch.microbatches,
-        objective=objective,
+        schedule=schedule,
+        objective=_objective(),
         layers_per_stage=layers_per_stage,
         device=CpuDevice(),
         mesh=batch.mesh,
@@ -122,23 +136,25 @@ def _fullbore(batch: Batch, *, layers_per_stage: Sequence[int]) -> tuple[Step, S
         pipeline.zero_grad()
         return loss
 
-    return step, layers_per_stage
+    return pipeline, step
+
+
+def measured_layers(batch: Batch) -> tuple[LayerCost, ...]:
+    """What fullbore's profile says, with all ranks at it at once."""
+    model = layered(nn.Sequential(*batch.layers()), objective=_objective())
+    sample = {"inputs": batch.inputs[:1], "labels": batch.labels[:1]}
+    return measure(model, sample, place=Place(CpuDevice(), batch.mesh, None), seed=0)
 
 
 def _fullbore_equal(batch: Batch) -> tuple[Step, Sequence[int]]:
-    return _fullbore(batch, layers_per_stage=batch.equal)
+    return trained(batch, layers_per_stage=batch.equal)[1], batch.equal
 
 
 def _fullbore_measured(batch: Batch) -> tuple[Step, Sequence[int]]:
     """The cut that fullbore finds from what it has measured on all ranks at once."""
-    objective = Objective(
-        lambda logits, given: token_losses(logits, given["labels"]), lambda given: given["labels"].numel()
-    )
-    model = layered(nn.Sequential(*batch.layers()), objective=objective)
-    sample = {"inputs": batch.inputs[:1], "labels": batch.labels[:1]}
-    costs = measure(model, sample, place=Place(CpuDevice(), batch.mesh, None), seed=0)
     schedule = get("1f1b").build(batch.mesh.num_ranks, num_microbatches=batch.microbatches)
-    return _fullbore(batch, layers_per_stage=best_partition(costs, schedule=schedule).layers_per_stage)
+    cut = best_partition(measured_layers(batch), schedule=schedule).layers_per_stage
+    return trained(batch, layers_per_stage=cut)[1], cut
 
 
 def _torch(batch: Batch) -> tuple[Step, Sequence[int]]:

@@ -70,6 +70,37 @@ def test_every_system_trains_to_the_same_loss_before_it_is_timed() -> None:
     assert len({round(row["loss"], 5) for row in rows}) == 1
 
 
+@pytest.mark.slow
+def test_split_backwards_run_under_both_runtimes_at_the_makespans_of_their_orders() -> None:
+    """Real waits, 2 ms an action: how fast it is does not matter here, who runs what does."""
+    small = ("--ranks", "2", "--microbatches", "4", "--action-ms", "2", "--rounds", "1", "--cells", "jitter=0;")
+    rows = answer("split_overhead.py", *small)["rows"]
+    found = {(row["system"], row["order"]): row for row in rows}
+    ours = {order for system, order in found if system == "fullbore"}
+    assert ours >= {"interleaved-1f1b", "InterleavedZeroBubble", "zb-v", "dualpipe-v", "zb-h1", "auto"}
+    theirs = {order for system, order in found if system == "PyTorch"}
+    assert theirs == {"Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"}
+    assert {order for system, order in found if system == "PyTorch, CSV of fullbore"} == {"zb-v", "auto"}
+    # p = 2, m = 4: 1F1B in two chunks waits (p - 1) half actions of F and B; ZB-H1 waits p - 1 whole actions.
+    assert found["fullbore", "interleaved-1f1b"]["simulated"] == pytest.approx(1 + 3 / 24, abs=1e-4)
+    assert found["fullbore", "zb-h1"]["simulated"] == pytest.approx(1 + 1 / 12, abs=1e-4)
+    assert found["fullbore", "auto"]["shares"] <= 2
+    for row in rows:
+        assert float(row["to_ideal"].split()[0]) > row["simulated"]
+
+
+@pytest.mark.slow
+def test_predicted_and_realised_gains_of_schedules_are_compared_at_equal_losses() -> None:
+    arguments = ("--part", "schedules", "--small", "--tokens", "16", "--rounds", "1", "--microbatches", "4")
+    rows = answer("throughput.py", *arguments)["rows"]
+    assert [(row["m"], row["schedule"]) for row in rows] == [(4, name) for name in ("1f1b", "zb-h1", "zb-v", "auto")]
+    assert rows[0]["predicted_ms"] == 0
+    assert [row["stages"] for row in rows[:3]] == ["one a rank", "one a rank", "V"]
+    assert len({round(row["loss"], 5) for row in rows}) == 1
+    simulated = [row["simulated_ms"] for row in rows]
+    assert simulated[3] <= 1.05 * min(simulated), "made for these stages, with the same memory; cuts differ"
+
+
 def test_fullbore_holds_fewer_boundary_tensors_than_pytorch_and_keeps_none_between_steps() -> None:
     rows = answer("memory.py", "--ranks", "2", "--microbatches", "8", "--rows", "64")["rows"]
     assert [row["torch_kept"] for row in rows] == [8, 8, 24, 24]

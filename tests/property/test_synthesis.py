@@ -18,7 +18,7 @@ from fullbore.simulate.engine import simulate
 from fullbore.synthesis.bounds import best_bound, bound_of, of_whole_backwards, simple_bound
 from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.justification import justified, makespan
-from fullbore.synthesis.list_scheduling import Policy, list_schedule, policies
+from fullbore.synthesis.list_scheduling import Policy, TooLate, list_schedule, policies
 from fullbore.synthesis.one_device import one_device_bound
 from fullbore.synthesis.replays import exact_makespan
 from fullbore.synthesis.search import published_for, search
@@ -102,6 +102,20 @@ def test_every_policy_gives_a_valid_order_that_justification_does_not_worsen(cas
         assert makespan(instance, one) == length
         links = [Link(delay) for delay in case.costs.delays]
         assert simulate(schedule, costs=case.costs.stages, links=links).compute_end_ns == length
+
+
+@given(cases(), st.data())
+@settings(max_examples=60)
+def test_a_list_given_up_would_have_ended_too_late(case: Case, data: st.DataObject) -> None:
+    instance = case.instance
+    policy = data.draw(st.sampled_from(policies(chunked=instance.num_stages > instance.num_ranks)))
+    listed, orders = list_schedule(instance, policy)
+    assert list_schedule(instance, policy, at_most=listed) == (listed, orders)
+    least = data.draw(st.integers(0, listed))
+    try:
+        assert list_schedule(instance, policy, at_most=least) == (listed, orders)
+    except TooLate:
+        assert listed > least
 
 
 @given(cases(), st.fractions(0, 1, max_denominator=4))

@@ -54,4 +54,4 @@ def _choices(
         if data is not None and draft.room[rank] >= draft.activation * (1 + later):
             yield max(free_at, data), len(stages) + later, rank, Kind.FORWARD, stage
     if draft.waiting[rank]:
-        yield free_at, 2 * len(stages), rank, Kind.BACKWARD_WEIGHT, draft.waiting[rank][0].stage
+        yield free_at, 2 * len(stages), rank, Kind.BACKWARD_WEIGHT, draft.waiting[rank][0][0]

@@ -21,6 +21,10 @@ from fullbore.schedules.costs import ScheduleCosts
 __all__ = ["DeadEnd", "Draft"]
 
 
+_Planned = tuple[StageIndex, Kind, int]
+"""Stage, kind and microbatch of an action. Most drafts are thrown away, so only the last becomes a schedule."""
+
+
 class DeadEnd(Exception):
     """A heuristic put an action whose input is not there, or for which there is no room: another one must do."""
 
@@ -55,29 +59,42 @@ class Draft:
                 f"{name} needs room for the activations of one microbatch on every rank "
                 f"(memory_cap={float(min(shares)):g} shares); give at least 1"
             )
-        self.orders: list[list[Compute]] = [[] for _ in range(num_ranks)]
+        self._orders: list[list[_Planned]] = [[] for _ in range(num_ranks)]
         self.free_at = [0] * num_ranks
         self.idle = [0] * num_ranks
         """Of each rank, since its first action."""
 
-        self.waiting: list[deque[Compute]] = [deque() for _ in range(num_ranks)]
+        self._most_idle = 0
+        self.waiting: list[deque[_Planned]] = [deque() for _ in range(num_ranks)]
         """The weight gradients that each rank still has to do."""
 
         self.forwards = [0] * num_stages
         self.inputs = [0] * num_stages
         """How many forwards and input gradients each stage has put: also the next microbatch."""
 
-        self._arrived: dict[tuple[Kind, StageIndex, int], int] = {}
+        self._times = {
+            kind: [cost.of(kind) for cost in costs.stages]
+            for kind in (Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+        }
+        self._arrived: dict[Kind, list[list[int]]] = {
+            kind: [[] for _ in range(num_stages)] for kind in (Kind.FORWARD, Kind.BACKWARD_INPUT)
+        }
+        """By kind, stage and microbatch: when the input is there."""
+
+        for stages in placement.streams:
+            self._arrived[Kind.FORWARD][stages[0]] = [0] * num_microbatches
         self._rank_of = placement.ranks
+        self._next = [placement.next_stage(stage) for stage in map(StageIndex, range(num_stages))]
+        self._previous = [placement.previous_stage(stage) for stage in map(StageIndex, range(num_stages))]
 
     def arrival(self, kind: Kind, stage: StageIndex) -> int | None:
         """When the input of the stage's next forward or input gradient is there; None: what makes it is not put yet."""
-        first = kind is Kind.FORWARD and self.placement.previous_stage(stage) is None
         microbatch = (self.forwards if kind is Kind.FORWARD else self.inputs)[stage]
-        return 0 if first else self._arrived.get((kind, stage, microbatch))
+        arrived = self._arrived[kind][stage]
+        return arrived[microbatch] if microbatch < len(arrived) else None
 
     def cost(self, kind: Kind, stage: StageIndex) -> int:
-        return self._costs.stages[stage].of(kind)
+        return self._times[kind][stage]
 
     def delay(self, stage: StageIndex, other: StageIndex) -> int:
         """Between two neighbouring stages."""
@@ -88,35 +105,36 @@ class Draft:
         self.room[rank] -= self.activation
         if self.room[rank] < 0 or self.forwards[stage] >= self.num_microbatches:
             raise DeadEnd
-        end, microbatch = self._put(Kind.FORWARD, stage, self.forwards[stage])
+        end = self._put(Kind.FORWARD, stage, self.forwards[stage])
         self.forwards[stage] += 1
-        below = self.placement.next_stage(stage)
+        below = self._next[stage]
         if below is None:
-            self._arrived[Kind.BACKWARD_INPUT, stage, microbatch] = end
+            self._arrived[Kind.BACKWARD_INPUT][stage].append(end)
         else:
-            self._arrived[Kind.FORWARD, below, microbatch] = end + self.delay(stage, below)
+            self._arrived[Kind.FORWARD][below].append(end + self.delay(stage, below))
 
     def put_input(self, stage: StageIndex) -> None:
         """The backward for the input; that for the weights joins the queue."""
         rank = self._rank_of[stage]
-        end, microbatch = self._put(Kind.BACKWARD_INPUT, stage, self.inputs[stage])
+        microbatch = self.inputs[stage]
+        end = self._put(Kind.BACKWARD_INPUT, stage, microbatch)
         self.inputs[stage] += 1
         self.room[rank] += self._freed_by_input
-        self.waiting[rank].append(Compute(stage, Kind.BACKWARD_WEIGHT, microbatch))
-        above = self.placement.previous_stage(stage)
+        self.waiting[rank].append((stage, Kind.BACKWARD_WEIGHT, microbatch))
+        above = self._previous[stage]
         if above is not None:
-            self._arrived[Kind.BACKWARD_INPUT, above, microbatch] = end + self.delay(stage, above)
+            self._arrived[Kind.BACKWARD_INPUT][above].append(end + self.delay(stage, above))
 
     def put_weight(self, rank: int) -> None:
         """The weight gradient that has waited longest on the rank."""
         action = self.waiting[rank].popleft()
-        self.orders[rank].append(action)
-        self.free_at[rank] += self.cost(Kind.BACKWARD_WEIGHT, action.stage)
+        self._orders[rank].append(action)
+        self.free_at[rank] += self._times[Kind.BACKWARD_WEIGHT][action[0]]
         self.room[rank] += self.freed_by_weight
 
     def next_weight(self, rank: int) -> int:
         """What the next weight gradient of the rank takes."""
-        return self.cost(Kind.BACKWARD_WEIGHT, self.waiting[rank][0].stage)
+        return self._times[Kind.BACKWARD_WEIGHT][self.waiting[rank][0][0]]
 
     def make_room(self, rank: int) -> bool:
         """Do weight gradients until one more activation fits; False if it does not fit after all of them."""
@@ -132,7 +150,7 @@ class Draft:
 
     def slack(self, rank: int) -> int:
         """How much longer the rank may idle without becoming the one that idles most."""
-        return max(self.idle) - self.idle[rank]
+        return self._most_idle - self.idle[rank]
 
     def finish(self) -> None:
         """All the weight gradients that are left."""
@@ -143,7 +161,7 @@ class Draft:
     @property
     def span(self) -> int:
         """The longest time from first start to last end of any one rank."""
-        work = [sum(self.cost(action.kind, action.stage) for action in order) for order in self.orders]
+        work = [sum([self._times[kind][stage] for stage, kind, _ in order]) for order in self._orders]
         return max(map(sum, zip(work, self.idle, strict=True)))
 
     @property
@@ -151,15 +169,23 @@ class Draft:
         return max(self.free_at)
 
     def schedule(self) -> Schedule:
-        return Schedule(self._name, self.placement, self.num_microbatches, tuple(map(tuple, self.orders)))
+        orders = tuple(
+            tuple([Compute(stage, kind, MicrobatchIndex(index)) for stage, kind, index in order])
+            for order in self._orders
+        )
+        return Schedule(self._name, self.placement, self.num_microbatches, orders)
 
-    def _put(self, kind: Kind, stage: StageIndex, index: int) -> tuple[int, MicrobatchIndex]:
+    def _put(self, kind: Kind, stage: StageIndex, index: int) -> int:
+        """When it ends."""
         rank, arrival = self._rank_of[stage], self.arrival(kind, stage)
         if arrival is None:
             raise DeadEnd
-        start = max(self.free_at[rank], arrival)
-        if self.orders[rank]:
-            self.idle[rank] += start - self.free_at[rank]
-        self.orders[rank].append(Compute(stage, kind, MicrobatchIndex(index)))
-        self.free_at[rank] = start + self.cost(kind, stage)
-        return self.free_at[rank], MicrobatchIndex(index)
+        free = start = self.free_at[rank]
+        if arrival > free:
+            start = arrival
+            if self._orders[rank]:
+                self.idle[rank] += start - free
+                self._most_idle = max(self._most_idle, self.idle[rank])
+        self._orders[rank].append((stage, kind, index))
+        self.free_at[rank] = end = start + self._times[kind][stage]
+        return end

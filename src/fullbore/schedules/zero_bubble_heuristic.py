@@ -91,7 +91,7 @@ def _fill(draft: Draft, kind: Kind, stage: StageIndex, policy: _Policy) -> None:
 
 def _warmup(draft: Draft, up: Iterable[StageIndex], policy: _Policy) -> list[int]:
     """How many forwards each rank adds before its first gradient."""
-    more = [0] * len(draft.orders)
+    more = [0] * draft.placement.num_ranks
     back = 0
     for stage in up:
         forward, below = draft.cost(Kind.FORWARD, stage), StageIndex(stage + 1)

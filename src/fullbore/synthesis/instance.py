@@ -198,9 +198,9 @@ def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[
     Raises:
         WaitCycle: the orders wait for each other.
     """
-    ranks, durations, delays = instance.ranks, instance.durations, instance.delays
-    last = instance.num_stages - 1
+    durations = instance.durations
     ends: list[list[int]] = [[] for _ in durations]
+    inputs = [(None if source is None else ends[source], delay, told) for source, delay, told in _wiring(instance)]
     place, free = [0] * len(orders), [0] * len(orders)
     awake = list(range(len(orders)))
     while awake:
@@ -209,31 +209,35 @@ def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[
         woken = set()
         while position < len(order):
             code = order[position]
-            stage, kind = divmod(code, 3)
             mine = ends[code]
-            index = len(mine)
-            arrival = 0
-            if kind == FORWARD:
-                if stage:
-                    source = ends[code - 3]
-                    if len(source) <= index:
-                        break
-                    arrival = source[index] + delays[stage - 1]
-            else:
-                back = kind == BACKWARD_INPUT and stage < last
-                source = ends[code + 3 if back else code - 1]
+            source, delay, told = inputs[code]
+            if source is not None:
+                index = len(mine)
                 if len(source) <= index:
                     break
-                arrival = source[index] + (delays[stage] if back else 0)
-            now = (arrival if arrival > now else now) + durations[code]
+                arrival = source[index] + delay
+                if arrival > now:
+                    now = arrival
+            now += durations[code]
             mine.append(now)
             position += 1
-            if kind == FORWARD and stage < last:
-                woken.add(ranks[stage + 1])
-            elif kind == BACKWARD_INPUT and stage:
-                woken.add(ranks[stage - 1])
+            if told is not None:
+                woken.add(told)
         place[rank], free[rank] = position, now
         awake.extend(woken - {rank})
     if any(position < len(order) for position, order in zip(place, orders, strict=True)):
         raise WaitCycle
     return ends
+
+
+def _wiring(instance: Instance) -> list[tuple[int | None, int, int | None]]:
+    """[code] the code whose end it waits for, how long that takes to arrive, and the rank that waits for its end."""
+    ranks, delays, last = instance.ranks, instance.delays, instance.num_stages - 1
+    found: list[tuple[int | None, int, int | None]] = []
+    for stage in range(instance.num_stages):
+        forward = 3 * stage
+        above, below = (ranks[stage - 1] if stage else None), (ranks[stage + 1] if stage < last else None)
+        found.append((forward - 3, delays[stage - 1], below) if stage else (None, 0, below))
+        found.append((forward + 4, delays[stage], above) if stage < last else (forward, 0, above))
+        found.append((forward + 1, 0, None))
+    return found

@@ -17,7 +17,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from fullbore.synthesis.instance import (
-    BACKWARD_INPUT,
     BACKWARD_WEIGHT,
     FORWARD,
     Instance,
@@ -74,8 +73,7 @@ _NONE = -1
 def _pass(instance: Instance, placed: _Placed, *, backwards: bool) -> _Placed:
     """Put every action at the earliest free place, in the order of their starts; or all of it with time running
     backwards, from the last end."""
-    m, durations, delays, ranks = instance.num_microbatches, instance.durations, instance.delays, instance.ranks
-    last = instance.num_stages - 1
+    m, durations = instance.num_microbatches, instance.durations
     follows = _room(instance, placed.orders, backwards=backwards)
     sequence = _sequence(instance, placed, backwards=backwards)
     busy_from: list[list[int]] = [[] for _ in placed.orders]
@@ -83,29 +81,16 @@ def _pass(instance: Instance, placed: _Placed, *, backwards: bool) -> _Placed:
     codes: list[list[int]] = [[] for _ in placed.orders]
     ends = [_NONE] * len(follows)
     in_order = [0] * len(durations)
+    needed = [
+        tuple(((source - code) * m, delay) for source, delay in sources)
+        for code, sources in enumerate(_after(instance) if backwards else _before(instance))
+    ]
+    rank_of = [rank for rank in instance.ranks for _ in range(3)]
     for action in sequence:
         code = action // m
-        stage, kind = divmod(code, 3)
-        time, source, delay = in_order[code], _NONE, 0
-        if not backwards:
-            if kind != FORWARD:
-                source = action - m
-                if kind == BACKWARD_INPUT and stage < last:
-                    source, delay = action + 3 * m, delays[stage]
-            elif stage:
-                source, delay = action - 3 * m, delays[stage - 1]
-        elif kind == FORWARD:
-            source, delay = (action + 3 * m, delays[stage]) if stage < last else (action + m, 0)
-        elif kind == BACKWARD_INPUT:
-            own = ends[action + m]
-            if own < 0:
-                raise _Unplaced
-            if own > time:
-                time = own
-            if stage:
-                source, delay = action - 3 * m, delays[stage - 1]
-        if source >= 0:
-            arrival = ends[source]
+        time = in_order[code]
+        for shift, delay in needed[code]:
+            arrival = ends[action + shift]
             if arrival < 0:
                 raise _Unplaced
             if arrival + delay > time:
@@ -117,7 +102,7 @@ def _pass(instance: Instance, placed: _Placed, *, backwards: bool) -> _Placed:
                 raise _Unplaced
             if arrival > time:
                 time = arrival
-        rank, duration = ranks[stage], durations[code]
+        rank, duration = rank_of[code], durations[code]
         starting, ending = busy_from[rank], busy_to[rank]
         place = bisect_right(starting, time)
         if place and ending[place - 1] > time:
@@ -137,6 +122,34 @@ def _pass(instance: Instance, placed: _Placed, *, backwards: bool) -> _Placed:
         starts = [end - durations[action // m] for action, end in enumerate(ends)]
         return _Placed(tuple(map(tuple, codes)), starts, whole)
     return _Placed(tuple(tuple(mine[::-1]) for mine in codes), [whole - end for end in ends], whole)
+
+
+_Sources = list[tuple[tuple[int, int], ...]]
+"""[code] the codes that an action of this code waits for, of the same microbatch, and how long each takes to arrive."""
+
+
+def _before(instance: Instance) -> _Sources:
+    """In the direction of time."""
+    last, delays = instance.num_stages - 1, instance.delays
+    found: _Sources = []
+    for stage in range(instance.num_stages):
+        forward = 3 * stage
+        found.append(((forward - 3, delays[stage - 1]),) if stage else ())
+        found.append(((forward + 4, delays[stage]),) if stage < last else ((forward, 0),))
+        found.append(((forward + 1, 0),))
+    return found
+
+
+def _after(instance: Instance) -> _Sources:
+    """Against it."""
+    last, delays = instance.num_stages - 1, instance.delays
+    found: _Sources = []
+    for stage in range(instance.num_stages):
+        forward = 3 * stage
+        found.append(((forward + 3, delays[stage]),) if stage < last else ((forward + 1, 0),))
+        found.append(((forward + 2, 0), (forward - 2, delays[stage - 1])) if stage else ((forward + 2, 0),))
+        found.append(())
+    return found
 
 
 def _sequence(instance: Instance, placed: _Placed, *, backwards: bool) -> list[int]:

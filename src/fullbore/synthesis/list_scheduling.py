@@ -26,7 +26,7 @@ from itertools import product
 
 from fullbore.synthesis.instance import Instance, Orders
 
-__all__ = ["Policy", "list_schedule", "policies"]
+__all__ = ["Policy", "TooLate", "list_schedule", "policies"]
 
 _NEVER = 1 << 62
 
@@ -82,8 +82,16 @@ def policies(*, chunked: bool) -> tuple[Policy, ...]:
     )
 
 
-def list_schedule(instance: Instance, policy: Policy) -> tuple[int, Orders]:
-    """Makespan and orders. O(n log n + n v) for n actions and v chunks a rank."""
+class TooLate(Exception):
+    """The order will end after the time that it was to end by."""
+
+
+def list_schedule(instance: Instance, policy: Policy, *, at_most: int | None = None) -> tuple[int, Orders]:
+    """Makespan and orders. O(n log n + n v) for n actions and v chunks a rank.
+
+    Raises:
+        TooLate: some rank has idled so long that the makespan will be above ``at_most``.
+    """
     num_stages, m = instance.num_stages, instance.num_microbatches
     ranks, caps, unit = instance.ranks, instance.caps, instance.unit
     forward, backward, weight = instance.forward, instance.backward_input, instance.backward_weight
@@ -99,6 +107,8 @@ def list_schedule(instance: Instance, policy: Policy) -> tuple[int, Orders]:
     backward_at: list[list[int]] = [[] for _ in range(num_stages)]
     forward_at[0] = [0] * m
     free, kept = [0] * instance.num_ranks, [0] * instance.num_ranks
+    latest = _NEVER if at_most is None else at_most
+    may_idle = [latest - m * instance.work(rank) for rank in range(instance.num_ranks)]
     orders: list[list[int]] = [[] for _ in range(instance.num_ranks)]
     events = [(0, ranks[0])]
     makespan = 0
@@ -144,6 +154,9 @@ def list_schedule(instance: Instance, policy: Policy) -> tuple[int, Orders]:
                         break
         if kind < 0:
             continue
+        may_idle[rank] -= now - free[rank]
+        if may_idle[rank] < 0:
+            raise TooLate
         if kind == 0:
             end = now + forward[chosen]
             num_forward[chosen] += 1
@@ -151,7 +164,8 @@ def list_schedule(instance: Instance, policy: Policy) -> tuple[int, Orders]:
             if chosen + 1 < num_stages:
                 arrival, target = end + delays[chosen], chosen + 1
                 forward_at[target].append(arrival)
-                heapq.heappush(events, (arrival, ranks[target]))
+                if free[ranks[target]] <= arrival:  # else it looks when its own action ends
+                    heapq.heappush(events, (arrival, ranks[target]))
             else:
                 backward_at[chosen].append(end)
         elif kind == 1:
@@ -161,7 +175,8 @@ def list_schedule(instance: Instance, policy: Policy) -> tuple[int, Orders]:
             if chosen:
                 arrival, target = end + delays[chosen - 1], chosen - 1
                 backward_at[target].append(arrival)
-                heapq.heappush(events, (arrival, ranks[target]))
+                if free[ranks[target]] <= arrival:
+                    heapq.heappush(events, (arrival, ranks[target]))
         else:
             end = now + weight[chosen]
             num_weight[chosen] += 1

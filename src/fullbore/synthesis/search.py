@@ -30,7 +30,7 @@ from fullbore.synthesis.auto import NAME
 from fullbore.synthesis.bounds import simple_bound
 from fullbore.synthesis.instance import Instance, Orders
 from fullbore.synthesis.justification import justified
-from fullbore.synthesis.list_scheduling import list_schedule, policies
+from fullbore.synthesis.list_scheduling import TooLate, list_schedule, policies
 from fullbore.synthesis.replays import Replays, exact_makespan
 
 __all__ = ["Found", "choose", "published_for", "search"]
@@ -134,12 +134,16 @@ def published_for(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -
 
 
 def _listed(instance: Instance, bound: int) -> dict[Orders, int]:
-    """Different orders with their makespans."""
+    """Different orders with their makespans. Those that cannot be among the `_SHORTLIST` best are not finished."""
     grid = policies(chunked=instance.num_stages > instance.num_ranks)
     tried = grid[: min(_MOST_POLICIES, max(_LEAST_POLICIES, _LISTED // instance.num_actions))]
     found: dict[Orders, int] = {}
     for policy in tried:
-        makespan, orders = list_schedule(instance, policy)
+        worst = None if len(found) < _SHORTLIST else sorted(found.values())[_SHORTLIST - 1]
+        try:
+            makespan, orders = list_schedule(instance, policy, at_most=worst)
+        except TooLate:
+            continue
         found.setdefault(orders, makespan)
         if makespan == bound and sum(one == bound for one in found.values()) == _SHORTLIST:
             break  # nothing is faster, and there is enough to choose from

@@ -182,6 +182,28 @@ def test_the_bytes_are_pytorchs_own(tmp_path: Path) -> None:
     assert (tmp_path / "again.csv").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("built", "error", "words"),
+    [
+        ({"num_ranks": 4, "num_microbatches": 4, "num_chunks": 2}, AssertionError, "incorrect number of ranks"),
+        (
+            {"num_ranks": 2, "num_microbatches": 8, "num_chunks": 2},
+            AssertionError,
+            r"Got 4 \S+ microbatches for stage 0, expected 8",
+        ),
+        ({"num_ranks": 2, "num_microbatches": 4, "num_chunks": 1}, KeyError, r"^[23]$"),
+    ],
+)
+def test_a_file_of_other_sizes_than_what_was_built_is_refused_by_pytorch(
+    built: dict[str, int], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    """The words of docs/torchtitan.md. Where stages lie is not compared: a wrong rank shows in the first step."""
+    path = tmp_path / "zb-v.csv"
+    path.write_bytes(format_torch_csv(REGISTRY["zb-v"].build(2, num_microbatches=4)).encode())
+    with pytest.raises(error, match=words):
+        torch_schedules.runtime(**built)._load_csv(str(path))
+
+
 def test_pytorch_lets_through_what_is_refused_here(tmp_path: Path) -> None:
     """PyTorch 2.13.0: its pattern is matched at the start of a cell, not against all of it."""
     assert str(torch_schedules.torch_schedules._Action.from_str("1F0abc")) == "1F0"

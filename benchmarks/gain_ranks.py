@@ -1,0 +1,180 @@
+"""What one rank does for `throughput.py --part schedules`: one decoder under several schedules, their steps in turn.
+
+Layers are profiled, ZB-H1 runs a few steps, and each layer's times are scaled to what its stage took in them, as
+`fullbore partition RUN` does. From these costs every schedule gets its cut, its order and its prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from random import Random
+from statistics import median_low
+
+import torch
+from allocator import keep_memory
+from decoder import DecoderShape
+from rounds import group, timed
+from throughput_ranks import Batch, measured_layers, trained
+
+from fullbore.costs.layer import LayerCost
+from fullbore.costs.stage import StageCost
+from fullbore.ids import StageIndex
+from fullbore.ir.action import Kind
+from fullbore.ir.placement import Placement
+from fullbore.ir.schedule import Schedule
+from fullbore.partition.best import best_partition
+from fullbore.partition.rescale import rescale
+from fullbore.plan.made import Timing, make_for
+from fullbore.runtime.launch import Worker
+from fullbore.runtime.mesh import Mesh
+from fullbore.schedules.costs import ScheduleCosts
+from fullbore.schedules.entry import ScheduleEntry
+from fullbore.schedules.sizes import Sizes
+from fullbore.simulate.engine import simulate
+from fullbore.synthesis.auto import variants
+from fullbore.synthesis.catalogue import get
+from fullbore.timeline.scale import TimeScale
+from fullbore.timeline.span import Row, Timeline
+
+__all__ = ["SCHEDULES", "Gain", "measure_gains"]
+
+SCHEDULES = ("1f1b", "zb-h1", "zb-v", "auto")
+_CHECKED = 3
+"""Steps after which all schedules must have the same loss; they are not timed."""
+
+
+@dataclass(slots=True)
+class Gain:
+    """One schedule, for one number of microbatches."""
+
+    num_microbatches: int
+    schedule: str
+    placement: str
+    layers_per_stage: tuple[int, ...]
+    losses: tuple[float, ...]
+    predicted_ns: int
+    """The makespan for the measured stage costs."""
+
+    step_ns: list[int] = field(default_factory=list)
+    seen_ns: int = 0
+    """The makespan for the times that its own stages took in the timed steps."""
+
+
+def measure_gains(
+    worker: Worker, shape: DecoderShape, tokens: int, microbatches: Sequence[int], rounds: int
+) -> list[Gain]:
+    torch.set_num_threads(1)
+    keep_memory()
+    mesh = group(worker)
+    found: list[Gain] = []
+    for m in microbatches:
+        found += _gains(Batch.draw(shape, tokens=tokens, microbatches=m, mesh=mesh), rounds=rounds)
+    mesh.sum([0.0])
+    mesh.close()
+    return found
+
+
+def _gains(batch: Batch, *, rounds: int) -> list[Gain]:
+    mesh = batch.mesh
+    layers = _layers_in_a_run(batch)
+    rows, running = [], {}
+    for name in SCHEDULES:
+        schedule, cut = _made(get(name), layers, num_ranks=mesh.num_ranks, num_microbatches=batch.microbatches)
+        pipeline, step = trained(batch, layers_per_stage=cut, schedule=schedule)
+        losses = tuple(mesh.max([step()])[0] for _ in range(_CHECKED))
+        predicted = simulate(schedule, costs=_stages(layers, cut)).compute_end_ns
+        rows.append(Gain(batch.microbatches, name, _described(schedule.placement), cut, losses, predicted))
+        running[name] = (pipeline, step, _Times())
+    for index in range(rounds):
+        for row in Random(f"{batch.microbatches}/{index}").sample(rows, len(rows)):
+            pipeline, step, times = running[row.schedule]
+            row.step_ns.append(timed(step, mesh=mesh).step_ns)
+            times.add(pipeline.timeline())
+    for row in rows:
+        pipeline, _, times = running[row.schedule]
+        row.seen_ns = simulate(
+            pipeline.schedule, costs=times.stages(_stages(layers, row.layers_per_stage))
+        ).compute_end_ns
+        pipeline.release()
+    return rows
+
+
+def _layers_in_a_run(batch: Batch) -> tuple[LayerCost, ...]:
+    """Of the profile, scaled to what F, I and W of the stages take side by side."""
+    profiled = measured_layers(batch)
+    schedule = get("zb-h1").build(batch.mesh.num_ranks, num_microbatches=batch.microbatches)
+    cut = best_partition(profiled, schedule=schedule).layers_per_stage
+    pipeline, step = trained(batch, layers_per_stage=cut, schedule=schedule)
+    times = _Times()
+    for index in range(1 + _CHECKED):
+        step()
+        if index:
+            times.add(pipeline.timeline())
+    pipeline.release()
+    # Every rank has times on its own clock, so their differences may round differently; rank 0's count for all.
+    return rescale(profiled, layers_per_stage=cut, measured=_of_rank_0(times.by_stage(len(cut)), batch.mesh))
+
+
+def _of_rank_0(measured: Sequence[Mapping[Kind, int]], mesh: Mesh) -> Sequence[Mapping[Kind, int]]:
+    return mesh.gather(measured)[0]
+
+
+def _made(
+    entry: ScheduleEntry, layers: Sequence[LayerCost], *, num_ranks: int, num_microbatches: int
+) -> tuple[Schedule, tuple[int, ...]]:
+    """The schedule for the measured stages, under the memory of 1F1B, and the cut that makes the stages."""
+    cap, cuts = Fraction(num_ranks), {}
+
+    def timing(sizes: Sizes, placement: Placement) -> Timing:
+        costs = ScheduleCosts.of(placement, memory_cap=cap) if entry.cost_driven else None
+        cuts[placement] = best_partition(layers, schedule=entry.make(sizes, costs)).layers_per_stage
+        return Timing(_stages(layers, cuts[placement]), (), TimeScale())
+
+    tried = variants(entry, num_ranks, num_microbatches=num_microbatches)
+    schedule = make_for(entry, tried, timing=timing, memory_cap=cap).schedule
+    return schedule, cuts[schedule.placement]
+
+
+def _stages(layers: Sequence[LayerCost], cut: Sequence[int]) -> tuple[StageCost, ...]:
+    return tuple(StageCost.of_layers(layers[first:end]) for first, end in pairwise((0, *accumulate(cut))))
+
+
+def _described(placement: Placement) -> str:
+    if placement.num_stages == placement.num_ranks:
+        return "one a rank"
+    loop = Placement.loop(placement.num_ranks, num_chunks=placement.num_stages // placement.num_ranks)
+    return "loop" if placement == loop else "V"
+
+
+class _Times:
+    """What actions took, by stage and kind, over steps."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[StageIndex, Kind], list[int]] = {}
+
+    def add(self, timeline: Timeline) -> None:
+        for span in timeline.spans:
+            if span.row is Row.COMPUTE and span.action is not None:
+                self._seen.setdefault((span.action.stage, span.action.kind), []).append(span.duration_ns)
+
+    def by_stage(self, num_stages: int) -> list[dict[Kind, int]]:
+        """The medians."""
+        found: list[dict[Kind, int]] = [{} for _ in range(num_stages)]
+        for (stage, kind), times in self._seen.items():
+            found[stage][kind] = median_low(times)
+        return found
+
+    def stages(self, planned: Sequence[StageCost]) -> list[StageCost]:
+        """The same as costs; a whole backward counts as I, and what never ran is as planned."""
+        found = []
+        for cost, seen in zip(planned, self.by_stage(len(planned)), strict=True):
+            forward = seen.get(Kind.FORWARD, cost.forward)
+            if Kind.BACKWARD in seen:
+                found.append(StageCost(forward, seen[Kind.BACKWARD], 0))
+                continue
+            first = seen.get(Kind.BACKWARD_INPUT, cost.backward_input)
+            found.append(StageCost(forward, first, seen.get(Kind.BACKWARD_WEIGHT, cost.backward_weight)))
+        return found
