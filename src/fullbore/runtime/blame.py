@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from fullbore.said import first_line, said
 
-__all__ = ["MORE_MEMORY", "blame", "first_line", "is_out_of_memory", "whose"]
+__all__ = ["MORE_MEMORY", "blame", "is_out_of_memory", "whose"]
 
 MORE_MEMORY = "use more stages, smaller microbatches or recomputation, or run fewer ranks on the machine"
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["START_UP", "BoardEntry", "ProgressBoard", "evaluation_name", "step_name"]
+__all__ = ["START_UP_FACTOR", "BoardEntry", "ProgressBoard", "evaluation_name", "step_name"]
 
-START_UP = 5
+START_UP_FACTOR = 5
 """Reading the data, measuring and building may take this many times ``train.timeout_s``: 5 minutes by default."""
 
 _SLOT = struct.Struct("<qqd?63s48s")
@@ -87,7 +87,7 @@ class ProgressBoard:
 
     def start_up(self, rank: int, doing: str, *, waiting: bool = False) -> None:
         """A phase before the first step."""
-        self._put(rank, None if self._timeout_s is None else START_UP * self._timeout_s, waiting, doing, "")
+        self._put(rank, None if self._timeout_s is None else START_UP_FACTOR * self._timeout_s, waiting, doing, "")
 
     def unhurried(self, rank: int, doing: str) -> None:
         """A phase that may take as long as it likes, while no other rank waits."""

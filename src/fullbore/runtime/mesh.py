@@ -23,7 +23,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from fullbore.errors import ConfigError, NeighborLost, TransferStalled
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.board import START_UP, ProgressBoard
+from fullbore.runtime.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device
 from fullbore.runtime.torch_errors import attempt
@@ -101,7 +101,7 @@ class Mesh:
             return
         if not dist.is_initialized():
             backend = "gloo" if device.backend == "gloo" else f"cpu:gloo,cuda:{device.backend}"
-            _make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP * timeout_s)
+            _make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP_FACTOR * timeout_s)
             self._owns_group = True
         axes = tuple(axis for axis in _AXES if axis == "pipeline" or getattr(layout, axis) > 1)
         sizes = tuple(getattr(layout, axis) for axis in axes)
@@ -116,7 +116,7 @@ class Mesh:
     def start_up(self) -> None:
         """From here on a rank may wait for the others as long as a start-up may take: one of them reads, measures,
         builds or compares."""
-        self._wait_at_most(START_UP * self._timeout_s)
+        self._wait_at_most(START_UP_FACTOR * self._timeout_s)
 
     def begin_steps(self) -> None:
         """From here on a rank that is ``timeout_s`` late is given up."""

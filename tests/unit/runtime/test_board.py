@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fullbore.runtime.board import START_UP, BoardEntry, ProgressBoard, evaluation_name, step_name
+from fullbore.runtime.board import START_UP_FACTOR, BoardEntry, ProgressBoard, evaluation_name, step_name
 
 
 def test_each_rank_reads_what_another_wrote(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_does_not_fit_is_cut_off_and_leaves_the_neighbour_alone(tmp_path: P
 def test_start_up_may_take_longer_than_a_step_and_some_work_as_long_as_it_likes(tmp_path: Path) -> None:
     board = ProgressBoard(tmp_path / "board", num_ranks=1, timeout_s=4.0)
     board.start_up(0, "reading the data")
-    assert board.read(0).patience_s == START_UP * 4.0
+    assert board.read(0).patience_s == START_UP_FACTOR * 4.0
     board.unhurried(0, "comparing")
     assert board.read(0).patience_s is None
     board.close()
