@@ -71,6 +71,7 @@ def test_a_class_without_an_entry_is_said_once_though_it_is_on_another_rank() ->
     (said,) = ranks[0].said
     assert said == (
         "schedule 1f1i splits backwards, but the backward of these modules stays whole, at I: Scale (1); nothing is "
-        "registered for their forward, or they are compiled (see fullbore.register_weight_split)"
+        "registered for their forward, or they are compiled, or what they use as a weight is no parameter of theirs "
+        "(see fullbore.register_weight_split)"
     )
     assert ranks[1].said == ()

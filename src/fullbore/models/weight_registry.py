@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from types import CodeType, FunctionType
+from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from fullbore.errors import ModelError
+from fullbore.models.weight_contract import is_own, require_known, require_names
 from fullbore.models.weight_queue import Deferral
-from fullbore.models.weight_split import SplitForward, WeightSplit
+from fullbore.models.weight_split import OperationSplit, SplitForward, WeightSplit
 from fullbore.models.weight_splits import SPLITS
 
 __all__ = ["apply_weight_splits", "register_weight_split", "split_of"]
@@ -23,21 +26,34 @@ _RULES: dict[CodeType, tuple[FunctionType, type[WeightSplit]]] = {}
 """By the code of a forward. Open to registration, as `functools.singledispatch` is."""
 
 
-def register_weight_split(kind: type[nn.Module], split: type[WeightSplit]) -> None:
+def register_weight_split(kind: type[nn.Module], split: type[WeightSplit] | None) -> None:
     """Split the backward of modules of this class, and of every class with the same ``forward``: a subclass that
     inherits it, or a copy, as the norms of Hugging Face models are.
 
     The last registration counts. Pipelines that are already built stay as they are.
 
+    Args:
+        split: None takes the registration back: the backward of these modules stays whole.
+
     Raises:
-        ModelError: ``kind`` is no module class with a forward of its own, or ``split`` no `WeightSplit`.
+        ModelError: ``kind`` is no module class with a forward of its own, or ``split`` no `WeightSplit` with a `run`,
+            `weight_gradients` and the names of its `parameters`.
     """
-    if not (isinstance(split, type) and issubclass(split, WeightSplit)):
-        raise ModelError(f"a weight split is a subclass of fullbore.WeightSplit (given {split!r})")
     forward = getattr(kind, "forward", None)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module) and isinstance(forward, FunctionType)):
+    if not (
+        isinstance(kind, type)
+        and issubclass(kind, nn.Module)
+        and isinstance(forward, FunctionType)
+        and forward is not nn.Module.forward
+    ):
         raise ModelError(f"a weight split is registered for a module class that has a forward (given {kind!r})")
-    _RULES[_known(forward) or forward.__code__] = (forward, split)
+    known = _known(forward)
+    if split is None:
+        if known is not None:
+            del _RULES[known]
+        return
+    _require_split(split)
+    _RULES[known or forward.__code__] = (forward, split)
 
 
 def split_of(module: nn.Module) -> type[WeightSplit] | None:
@@ -59,28 +75,54 @@ def apply_weight_splits(
         deferral: its queue takes the weight gradients while there is one.
         leave: modules that stay as they are, with all in them (compiled ones: their backward is one piece).
 
+    Raises:
+        ModelError: somebody's split names a weight that a module of its class has nothing for.
+
     Returns:
         What takes it back; and class name -> number of modules with trainable weights of their own whose backward
         stays whole.
     """
     left = {part for module in leave for part in module.modules()}
-    wrapped: list[nn.Module] = []
+    found: list[tuple[nn.Module, type[WeightSplit]]] = []
     whole: Counter[str] = Counter()
     for module in root.modules():
-        if not any(weight.requires_grad for weight in module.parameters(recurse=False)):
+        if isinstance(module, ParametrizationList) or not _trains(module):
             continue
         split = None if module in left else split_of(module)
-        if split is None:
+        if split is not None and split not in SPLITS.values():
+            require_known(split, module, split.parameters)
+        if split is None or not all(is_own(module, name) for name in split.parameters):
             whole[type(module).__name__] += 1
         else:
-            module.forward = SplitForward(split(module), module.forward, deferral)
-            wrapped.append(module)
+            found.append((module, split))
+    for module, split in found:
+        module.forward = SplitForward(split(module), module.forward, deferral)
 
     def undo() -> None:
-        for module in wrapped:
+        for module, _ in found:
             vars(module).pop("forward", None)
 
     return undo, dict(whole)
+
+
+def _require_split(split: object) -> None:
+    if not (isinstance(split, type) and issubclass(split, WeightSplit)):
+        raise ModelError(f"a weight split is a subclass of fullbore.WeightSplit (given {split!r})")
+    base = OperationSplit if issubclass(split, OperationSplit) else WeightSplit
+    methods = ("compute", "input_gradient") if base is OperationSplit else ("run",)
+    lacking = [name for name in (*methods, "weight_gradients") if getattr(split, name) is getattr(base, name)]
+    if lacking:
+        raise ModelError(f"{split.__name__} lacks {' and '.join(lacking)}, which every weight split has")
+    require_names(split, split.parameters)
+
+
+def _trains(module: nn.Module) -> bool:
+    """Has it trainable weights of its own? What a parametrization holds is its owner's."""
+    owners = [module]
+    if is_parametrized(module):
+        held: Any = module.parametrizations
+        owners += held.children()
+    return any(weight.requires_grad for owner in owners for weight in owner.parameters(recurse=False))
 
 
 def _known(forward: FunctionType) -> CodeType | None:

@@ -40,19 +40,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fullbore.models.weight_queue import Deferral
+from fullbore.errors import ModelError
+from fullbore.models.weight_contract import checked_gradients, checked_run, is_own
+from fullbore.models.weight_queue import Deferral, WeightQueue
 
 __all__ = ["Given", "OperationSplit", "SplitForward", "WeightSplit", "at_once"]
 
 Given = tuple[Tensor | None, ...]
-"""A module's weights in the order of `WeightSplit.parameters`, None where it has none of that name."""
+"""A module's weights in the order of `WeightSplit.parameters`, None where it has None under that name."""
 
 
 class WeightSplit:
     """How one class of modules with one tensor as input computes, in parts. One object for each module."""
 
     parameters: ClassVar[tuple[str, ...]] = ("weight",)
-    """Names of the module's own weights that the operation uses."""
+    """Names of the module's own weights that the operation uses. A module where one of them is anything but a
+    parameter of its own or None (a buffer, say, or a parametrization) is left to autograd."""
 
     under_autocast: ClassVar[bool] = True
     """False: under autocast the backward is whole. True: `run` casts as the module does, and `weight_gradients` takes
@@ -76,13 +79,14 @@ class WeightSplit:
         return output
 
     def weight_gradients(self, gradient: Tensor, kept: Sequence[Tensor], wanted: Sequence[bool]) -> Sequence[Tensor]:
-        """New tensors, one for each weight that is wanted, from the gradient of the output of `run`."""
+        """New tensors, one for each weight that is wanted and of its shape, from the gradient of the output of
+        `run`."""
         raise NotImplementedError
 
 
 class OperationSplit(WeightSplit):
     """One whose input gradient is written by hand as well: the module's whole backward is one step of autograd's, which
-    is quicker for what there is much of. `compute` is not recorded."""
+    is quicker for what there is much of. `compute` is not recorded. What it gives is not checked."""
 
     def compute(self, x: Tensor, weights: Given) -> Tensor:
         """The output."""
@@ -129,9 +133,11 @@ class SplitForward:
 
     def look_up(self) -> None:
         """See which weights the module has and which of them train."""
-        use = _Use(self.split, self._deferral)
-        plain = all(_is_plain(self.split.module._parameters.get(name)) for name in self.split.parameters)
-        self._use = use if use.trained and plain else None
+        module, names = self.split.module, self.split.parameters
+        self._use = None
+        if all(is_own(module, name) and _is_plain(module._parameters.get(name)) for name in names):
+            use = _Use(self.split, self._deferral)
+            self._use = use if use.trained else None
 
     def __deepcopy__(self, memo: dict[int, object]) -> Any:
         """A copy of the module is in no pipeline."""
@@ -156,7 +162,7 @@ class SplitForward:
         anchor = None if given.requires_grad else self._deferral.anchor
         if self._by_hand:
             return self.split.after(_operation(use, given, anchor), x)
-        output, kept = self.split.run(given, use.weights, use.wanted)
+        output, kept = checked_run(type(self.split), given, self.split.run(given, use.weights, use.wanted))
         if output.requires_grad and not output._is_view() and _saved_hooks() is None:
             output.register_hook(_Note(use, kept))  # type: ignore[no-untyped-call]
         else:
@@ -167,7 +173,7 @@ class SplitForward:
 class _Use:
     """A module with the weights that it has for a step."""
 
-    __slots__ = ("_make", "deferral", "keys", "split", "trained", "wanted", "weights")
+    __slots__ = ("_by_hand", "deferral", "keys", "split", "trained", "wanted", "weights")
 
     def __init__(self, split: WeightSplit, deferral: Deferral) -> None:
         held = [split.module._parameters.get(name) for name in split.parameters]
@@ -176,16 +182,32 @@ class _Use:
         self.wanted = tuple(weight is not None and weight.requires_grad for weight in held)
         self.trained = tuple(weight for weight in held if weight is not None and weight.requires_grad)
         self.keys = tuple(map(id, self.trained))
-        self._make = split.weight_gradients
+        self._by_hand = isinstance(split, OperationSplit)
         self.weights: Given = tuple(None if weight is None else weight.detach() for weight in held)
 
     def gradients(self, gradient: Tensor, kept: Sequence[Tensor]) -> Sequence[Tensor]:
-        return self._make(gradient, kept, self.wanted)
+        made = self.split.weight_gradients(gradient, kept, self.wanted)
+        if self._by_hand:
+            return made
+        return checked_gradients(type(self.split), self.split.parameters, self.wanted, self.trained, made)
 
-    def owe(self, gradient: Tensor, kept: Sequence[Tensor]) -> None:
+    def queue(self) -> WeightQueue:
+        """Where the backward that runs now leaves weight gradients.
+
+        Raises:
+            ModelError: it is none of the schedule's, or is recorded to be differentiated once more. The weights are no
+                part of this graph, so their share of such a gradient would be lost.
+        """
         queue = self.deferral.queue
-        assert queue is not None, "a backward of operations that were split has a queue"
-        queue.add((self, gradient, kept))
+        if queue is None or torch.is_grad_enabled():
+            kind = type(self.split.module).__name__
+            raise ModelError(
+                f"the backward of this {kind} is split, and something differentiates it besides the schedule "
+                "(torch.autograd.grad or backward inside of a layer or loss), which needs a whole one; call "
+                f"fullbore.register_weight_split({kind}, None) before the pipeline is built, or use a schedule "
+                "without W"
+            )
+        return queue
 
 
 class _Note:
@@ -198,7 +220,7 @@ class _Note:
         self._kept = kept
 
     def __call__(self, gradient: Tensor) -> None:
-        self._use.owe(gradient, self._kept)
+        self._use.queue().add((self._use, gradient, self._kept))
 
 
 class _Operation(torch.autograd.Function):
@@ -230,9 +252,10 @@ class _Operation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         use: _Use = ctx.use
+        queue = use.queue()
         if not gradient.is_contiguous():
             gradient = gradient.contiguous()  # both halves would
-        use.owe(gradient, ctx.saved_tensors)
+        queue.add((use, gradient, ctx.saved_tensors))
         if ctx.needs_input_grad[1]:
             split = use.split
             assert isinstance(split, OperationSplit)
@@ -255,8 +278,9 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        queue = ctx.use.queue()
         kept = ctx.saved_tensors
-        ctx.use.owe(gradient, kept)
+        queue.add((ctx.use, gradient, kept))
         return None, gradient, None, *(None for _ in kept)
 
 

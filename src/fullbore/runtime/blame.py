@@ -6,6 +6,8 @@ import errno
 import os
 import traceback
 from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
 
 from fullbore.said import first_line, said
 
@@ -15,13 +17,18 @@ MORE_MEMORY = "use more stages, smaller microbatches or recomputation, or run fe
 
 _OUR_FILES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
 
 
 def blame(error: BaseException) -> str:
-    """``TypeError: text (model.py:12 in forward)``: the innermost line of the model's author, where there is one."""
+    """``TypeError: text (model.py:12 in forward)``: the innermost line of the model's author, where there is one; else
+    the innermost module that was called, ``(in Linear(...))``."""
     frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     where = f" ({whose(frames[::-1])})" if frames else ""
+    if all(_is_library(file) for file, _, _ in frames):
+        module = _called(error.__traceback__)
+        where = where if module is None else f" (in {module})"
     if is_out_of_memory(error):
         return f"out of memory: {said(error)}{where}; {MORE_MEMORY}"
     return f"{said(error)}{where}"
@@ -37,6 +44,18 @@ def whose(frames: Sequence[tuple[str, int, str]]) -> str:
     ours = (frame for frame in frames if frame[0].startswith(_OUR_FILES))
     name, line, function = next(theirs, None) or next(ours, frames[0])
     return f"{name}:{line} in {function}"
+
+
+def _called(trace: TracebackType | None) -> str | None:
+    """The innermost `torch.nn.Module` whose call did not come back, unless it is one of ours."""
+    found: Any = None
+    for frame, _ in traceback.walk_tb(trace):
+        if frame.f_code.co_name == "_call_impl" and frame.f_code.co_filename.endswith(_MODULE_FILE):
+            found = frame.f_locals.get("self")
+    kind = type(found)
+    if found is None or kind.__module__.startswith("fullbore."):
+        return None
+    return repr(found) if not found._modules and kind.__module__.startswith("torch.") else kind.__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -173,7 +173,7 @@ def say_what_stays_whole(schedule: Schedule, whole: Mapping[str, int], *, mesh: 
         names = ", ".join(f"{name} ({count})" for name, count in sorted(total.items()))
         warnings.warn(
             f"schedule {schedule.name} splits backwards, but the backward of these modules stays whole, at I: "
-            f"{names}; nothing is registered for their forward, or they are compiled (see "
-            "fullbore.register_weight_split)",
+            f"{names}; nothing is registered for their forward, or they are compiled, or what they use as a weight is "
+            "no parameter of theirs (see fullbore.register_weight_split)",
             stacklevel=3,
         )
