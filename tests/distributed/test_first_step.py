@@ -45,7 +45,8 @@ def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> N
 
 
 @pytest.mark.parametrize(
-    ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4), (8, 4, 2)]
+    ("layers", "ranks", "microbatches"),
+    [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (4, 4, 8), (8, 4, 4), (8, 4, 2)],
 )
 def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks: int, microbatches: int) -> None:
     """Several forwards before a backward (DeepSpeed #3900), m < p (torchtitan #775), equal weights (pytorch #139304).
@@ -73,7 +74,8 @@ def names_for(ranks: int, microbatches: int, *, layers: int) -> list[str]:
     found = []
     for name in RUNNABLE:
         with suppress(ScheduleError):
-            if REGISTRY[name].build(ranks, num_microbatches=microbatches).num_stages <= layers:
+            schedule = REGISTRY[name].build(ranks, num_microbatches=microbatches)
+            if schedule.placement.stages_per_stream <= layers:
                 found.append(name)
     return found
 
@@ -82,6 +84,8 @@ def test_the_cases_above_have_several_stages_a_rank() -> None:
     for ranks, layers in ((1, 4), (2, 4), (4, 8)):
         assert {"1f1b", "interleaved-1f1b", "looped-bfs", "1f1b-v"} <= set(names_for(ranks, 4, layers=layers))
     assert {"looped-bfs", "1f1b-v"} <= set(names_for(2, 1, layers=4))
+    for ranks, microbatches in ((2, 4), (4, 8)):
+        assert {"dualpipe", "chimera"} <= set(names_for(ranks, microbatches, layers=4)), "a rank holds two of its stages"
 
 
 TIED = [

@@ -14,6 +14,7 @@ from fullbore.cli.output import answer_no, json_option, print_json, print_text
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.memory import StageMemory
 from fullbore.costs.stage import StageCost
+from fullbore.costs.streams import stages_over
 from fullbore.errors import ConfigError
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule import Schedule
@@ -90,7 +91,7 @@ def command(
         return
     answer = _Answer.of(found, layers, order, source=known.source)
     if output is not None:
-        layout = Layout(ranks, order.num_stages // ranks)
+        layout = Layout(ranks, order.num_stages // ranks, streams=order.placement.num_streams)
         recipe = Recipe(
             layout,
             known.microbatch_size,
@@ -123,9 +124,11 @@ class _Answer:
     @classmethod
     def of(cls, found: Partition, layers: tuple[LayerCost, ...], schedule: Schedule, *, source: str | None) -> _Answer:
         held = [layers[first:end] for first, end in pairwise((*found.boundaries, len(layers)))]
-        costs = tuple(map(StageCost.of_layers, held))
+        costs = stages_over([StageCost.of_layers(stage) for stage in held], schedule.placement)
         makespan = bubble_of(simulate(schedule, costs=costs)).makespan_ns
-        memory = peak_bytes(schedule, stages=tuple(map(StageMemory.of_layers, held)))
+        memory = peak_bytes(
+            schedule, stages=stages_over([StageMemory.of_layers(stage) for stage in held], schedule.placement)
+        )
         return cls(found, layers, schedule, costs, makespan, memory, source)
 
     @property
@@ -164,8 +167,9 @@ class _Answer:
             )
         if self.schedule.num_stages > ranks:
             busiest = found.rank_time_ns.index(max(found.rank_time_ns))
+            copies = "" if self.schedule.placement.num_streams == 1 else ", as the layers are there twice"
             lines.append(
-                f"rank {busiest} has the most work; ranks need up to {max(self.rank_memory_bytes) / 2**20:.1f} MiB"
+                f"rank {busiest} has the most work; ranks need up to {max(self.rank_memory_bytes) / 2**20:.1f} MiB{copies}"
             )
         lines.append(
             f"one step takes {scale.format(self.makespan_ns)} ({self.schedule.name}, "

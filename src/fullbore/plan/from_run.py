@@ -73,12 +73,13 @@ def costs_of_run(run_dir: Path) -> RunCosts:
 
 
 def _measured(trace: Trace, steps: tuple[int, ...]) -> list[Mapping[Kind, int]]:
-    """For each stage, the median duration of each kind of action over steps and microbatches."""
-    seen: list[dict[Kind, list[int]]] = [{} for _ in range(trace.placement.num_stages)]
+    """For each stage of a stream, the median duration of each kind of action over steps, microbatches and copies."""
+    placement = trace.placement
+    seen: list[dict[Kind, list[int]]] = [{} for _ in range(placement.stages_per_stream)]
     for step in steps:
         for span in trace.timeline(step).spans:
             if span.row is Row.COMPUTE and span.action is not None:
-                seen[span.action.stage].setdefault(span.action.kind, []).append(span.duration_ns)
+                seen[placement.place_of(span.action.stage)].setdefault(span.action.kind, []).append(span.duration_ns)
     return [{kind: median_low(times) for kind, times in kinds.items()} for kinds in seen]
 
 

@@ -16,7 +16,9 @@ from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, ScheduleError
 from fullbore.ir.explicit import ExplicitSchedule
+from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Layout
+from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.ir.validate import validate
@@ -38,13 +40,14 @@ def schedule_of(config: RunConfig) -> Schedule:
         ScheduleError: there is no such schedule, not for these sizes, or it keeps more than ``pipeline.memory_cap``.
     """
     asked = _asked(config)
-    given, num_stages = config.pipeline.partition, asked.num_stages
-    if isinstance(given, tuple) and len(given) != num_stages:
-        ranks = config.pipeline.stages
+    given, placement = config.pipeline.partition, asked.placement
+    wanted = placement.stages_per_stream
+    if isinstance(given, tuple) and len(given) != wanted:
+        ranks, direction = config.pipeline.stages, "" if placement.num_streams == 1 else " in one direction"
         raise ConfigError(
-            f"pipeline.partition needs a number of layers for each of the {num_stages} stages of {asked.name} "
-            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={num_stages // ranks}); "
-            f'give {num_stages} numbers, or a word such as "equal"'
+            f"pipeline.partition needs a number of layers for each of the {wanted} stages of {asked.name}{direction} "
+            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={placement.num_stages // ranks}); "
+            f'give {wanted} numbers, or a word such as "equal"'
         )
     return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()), config)
 
@@ -70,8 +73,16 @@ def layout_of(config: RunConfig) -> Layout:
         ScheduleError: there is no such schedule, or not for these sizes.
         RecipeError: an axis that is not built yet.
     """
-    ranks, mesh = config.pipeline.stages, config.mesh
-    return Layout(ranks, _asked(config).num_stages // ranks, mesh.tensor, mesh.data, mesh.context, mesh.expert)
+    ranks, mesh, placement = config.pipeline.stages, config.mesh, _asked(config).placement
+    return Layout(
+        ranks,
+        placement.num_stages // ranks,
+        mesh.tensor,
+        mesh.data,
+        mesh.context,
+        mesh.expert,
+        placement.num_streams,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +97,8 @@ class _Named:
         return self.entry.name
 
     @property
-    def num_stages(self) -> int:
-        return self.sizes.num_stages
+    def placement(self) -> Placement:
+        return self.entry.place(self.sizes)
 
     def make(
         self,
@@ -103,7 +114,7 @@ class _Named:
         if cap is None and self.name == AUTO:
             cap = Fraction(self.sizes.num_ranks)  # the memory of 1F1B
         costs = ScheduleCosts.of(
-            self.entry.place(self.sizes),
+            self.placement,
             stages=stages,
             links=links,
             message_bytes=message_bytes or 0,
@@ -123,8 +134,8 @@ class _Filed:
         return self.schedule.name
 
     @property
-    def num_stages(self) -> int:
-        return self.schedule.num_stages
+    def placement(self) -> Placement:
+        return self.schedule.placement
 
     def make(
         self,
@@ -162,11 +173,7 @@ def _read(path: Path, config: RunConfig) -> Schedule:
     found = read_schedule_file(path)
     schedule = found.compute_part() if isinstance(found, ExplicitSchedule) else found
     validate(schedule)
-    if schedule.placement.num_streams > 1 or schedule.num_slices > 1:
-        raise ScheduleError(
-            f"{path} has {schedule.placement.num_streams} streams and {schedule.num_slices} slices a microbatch, which "
-            "can be drawn and simulated; to run, a schedule has one stream and whole microbatches"
-        )
+    require_runnable(schedule)
     for key, given, its in (
         ("stages", pipeline.stages, schedule.num_ranks),
         ("chunks", pipeline.chunks, schedule.num_stages // schedule.num_ranks),

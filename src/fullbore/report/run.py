@@ -8,8 +8,10 @@ from pathlib import Path
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
 from fullbore.costs.rehearsal import read_rehearsal
+from fullbore.costs.streams import links_over, sizes_over
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, RecipeError
+from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.report.summary import render_summary
@@ -62,17 +64,20 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
         num_chunks=recipe.layout.chunks,
         options=recipe.schedule_options,
     )
-    links, sizes = _links(run_dir / "profile.json", recipe)
+    links, sizes = _links(run_dir / "profile.json", recipe, placement=schedule.placement)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)
 
 
-def _links(profile: Path, recipe: Recipe) -> tuple[tuple[Link, ...], Sequence[int]]:
+def _links(profile: Path, recipe: Recipe, *, placement: Placement) -> tuple[tuple[Link, ...], Sequence[int]]:
     """Link and message size of each boundary; no links where the profile has none or is of other layers."""
-    free = (), [0] * (recipe.layout.num_stages - 1)
+    free = (), [0] * (placement.num_stages - 1)
     try:
         links, layers = read_rehearsal(profile).links, read_costs(profile)
     except CostsError:
         return free
     edges = recipe.boundaries
-    return (links, [layers[end - 1].output_bytes for end in edges[1:-1]]) if edges[-1] == len(layers) else free
+    if edges[-1] != len(layers):
+        return free
+    sizes = [layers[end - 1].output_bytes for end in edges[1:-1]]
+    return links_over(links, placement), sizes_over(sizes, placement)

@@ -8,6 +8,7 @@ from typing import Literal
 from fullbore.errors import ConfigError, ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Kind
+from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.partition.equal import equal
@@ -27,10 +28,14 @@ def schedule_for(
     """The registered schedule of that name for these sizes, or the given one if it is for them.
 
     Raises:
-        ScheduleError: there is no such schedule, or not for these sizes.
+        ScheduleError: there is no such schedule, or not for these sizes, or it can be drawn and simulated only.
     """
     if isinstance(schedule, str):
-        return get(schedule).build(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+        found = get(schedule).build(
+            num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options
+        )
+        require_runnable(found)
+        return found
     if num_chunks is not None or options:
         raise ScheduleError(
             f"a Schedule already says its stages per rank and its order (schedule={schedule.name!r}, "
@@ -41,13 +46,14 @@ def schedule_for(
             f"the schedule is for {schedule.num_ranks} ranks and {schedule.num_microbatches} microbatches; "
             f"this pipeline has {num_ranks} and {num_microbatches}"
         )
+    require_runnable(schedule)
     return schedule
 
 
 def edges_of(
     model: LayeredModel, layers_per_stage: Literal["equal"] | Sequence[int], num_stages: int
 ) -> tuple[int, ...]:
-    """First layer of each stage, and the number of layers at the end.
+    """First layer of each stage of a stream, and the number of layers at the end.
 
     Raises:
         ConfigError, PartitionError: counts that do not fit the model or the stages.
