@@ -144,7 +144,9 @@ def run(model: nn.Sequential, schedule: Schedule, sizes: Sizes, *, kind: str) ->
         for stage in placement.stages_of(Rank(rank)):
             place = placement.place_of(stage)
             first, last = placement.previous_stage(stage) is None, placement.next_stage(stage) is None
-            whole = sequential_model(next(c for c, stream in zip(copies, placement.streams, strict=True) if stage in stream))
+            whole = sequential_model(
+                next(c for c, stream in zip(copies, placement.streams, strict=True) if stage in stream)
+            )
             built = whole.build_stage(place, place + 1, seed=0, device=torch_device)
             mine[stage] = EagerEngine(
                 built.module,

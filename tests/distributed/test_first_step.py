@@ -85,7 +85,9 @@ def test_the_cases_above_have_several_stages_a_rank() -> None:
         assert {"1f1b", "interleaved-1f1b", "looped-bfs", "1f1b-v"} <= set(names_for(ranks, 4, layers=layers))
     assert {"looped-bfs", "1f1b-v"} <= set(names_for(2, 1, layers=4))
     for ranks, microbatches in ((2, 4), (4, 8)):
-        assert {"dualpipe", "chimera"} <= set(names_for(ranks, microbatches, layers=4)), "a rank holds two of its stages"
+        assert {"dualpipe", "chimera"} <= set(names_for(ranks, microbatches, layers=4)), (
+            "a rank holds two of its stages"
+        )
 
 
 TIED = [

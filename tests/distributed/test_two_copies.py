@@ -99,14 +99,16 @@ def test_copies_of_a_users_own_module_are_made_equal(seen: dict[str, list[Any]])
         owners.update(name for name, mine in owned.items() if mine)
         for name, weight in weights.items():
             assert torch.equal(held.setdefault(name, weight), weight), name
-    assert len(held) == 8
+    assert len(held) == 12, "weights, biases and buffers of four layers"
     assert set(owners.values()) == {1}
 
 
 def test_what_cannot_be_held_twice_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:
     last = len(seen["refusals"]) - 1
     for counting, still, partly, one_way in seen["refusals"]:
-        assert counting.startswith("ModelError: dualpipe holds the model twice, and BatchNorm1d keeps running statistics")
+        assert counting.startswith(
+            "ModelError: dualpipe holds the model twice, and BatchNorm1d keeps running statistics"
+        )
         assert still == "nothing"
         assert partly.startswith(f"ConfigError: all ranks freeze the same weights, but rank {last} and rank 0 hold 0.")
         assert one_way.startswith("ScheduleError: to run, both streams have microbatches")

@@ -77,7 +77,10 @@ def cases(draw: st.DrawFn) -> tuple[list[LayerCost], Schedule, list[Link]]:
 @given(cases(), st.none() | st.integers(0, 400))
 def test_no_cut_that_fits_is_faster(case: tuple[list[LayerCost], Schedule, list[Link]], limit: int | None) -> None:
     layers, schedule, links = case
-    found = {cut: exactly(layers, cut, schedule, links) for cut in every_cut(len(layers), schedule.placement.stages_per_stream)}
+    found = {
+        cut: exactly(layers, cut, schedule, links)
+        for cut in every_cut(len(layers), schedule.placement.stages_per_stream)
+    }
     fitting = [makespan for makespan, peak in found.values() if limit is None or peak <= limit]
     try:
         best = best_partition(layers, schedule=schedule, links=links, memory_bytes=limit)

@@ -167,10 +167,9 @@ class _Answer:
             )
         if self.schedule.num_stages > ranks:
             busiest = found.rank_time_ns.index(max(found.rank_time_ns))
-            copies = "" if self.schedule.placement.num_streams == 1 else ", as the layers are there twice"
-            lines.append(
-                f"rank {busiest} has the most work; ranks need up to {max(self.rank_memory_bytes) / 2**20:.1f} MiB{copies}"
-            )
+            twice = "" if self.schedule.placement.num_streams == 1 else ", as the layers are there twice"
+            most = max(self.rank_memory_bytes) / 2**20
+            lines.append(f"rank {busiest} has the most work; ranks need up to {most:.1f} MiB{twice}")
         lines.append(
             f"one step takes {scale.format(self.makespan_ns)} ({self.schedule.name}, "
             f"{self.schedule.num_microbatches} microbatches, free links)"

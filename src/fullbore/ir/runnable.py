@@ -19,8 +19,8 @@ def require_runnable(schedule: Schedule) -> None:
     placement = schedule.placement
     if schedule.num_slices > 1:
         raise ScheduleError(
-            f"{schedule.name} cuts every microbatch into {schedule.num_slices} slices, which can be drawn and simulated; "
-            "to run, a schedule has whole microbatches"
+            f"{schedule.name} cuts every microbatch into {schedule.num_slices} slices, which can be drawn and "
+            "simulated; to run, a schedule has whole microbatches"
         )
     if placement.num_streams == 1:
         return
@@ -36,6 +36,6 @@ def require_runnable(schedule: Schedule) -> None:
     idle = sorted(set(range(schedule.num_stages)) - {action.stage for order in schedule.orders for action in order})
     if idle:
         raise ScheduleError(
-            f"to run, both streams have microbatches, and {schedule.name} gives the stages {idle} nothing to do; send a "
-            "microbatch each way, or use a schedule with one stream"
+            f"to run, both streams have microbatches, and {schedule.name} gives the stages {idle} nothing to do; "
+            "send a microbatch each way, or use a schedule with one stream"
         )

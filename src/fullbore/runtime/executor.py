@@ -101,8 +101,8 @@ class Executor:
         check_program(program)
         if program.num_slices > 1:
             raise ScheduleError(
-                f"a schedule to run has whole microbatches (num_slices={program.num_slices}); this one can be drawn and "
-                "simulated"
+                f"a schedule to run has whole microbatches (num_slices={program.num_slices}); this one can be drawn "
+                "and simulated"
             )
         for action in program.instructions[rank]:
             if isinstance(action, Compute) and action.kind not in engines[action.stage].kinds:

@@ -43,7 +43,7 @@ from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
-from fullbore.runtime.mirrored import require_mirrorable
+from fullbore.runtime.mirrored import require_mirrorable, share_buffers
 from fullbore.runtime.outputs import Output, OutputTap
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
@@ -68,8 +68,8 @@ class Pipeline:
         schedule: a registered name, or a `Schedule` for exactly these ranks and microbatches.
         num_chunks: stages per rank, for a registered name that takes them; its own number by default.
         schedule_options: what else a registered schedule takes, as ``{"group_size": 8}``.
-        layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers. Where a schedule runs the model
-            in both directions, of the stages of one; the others hold the same layers.
+        layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers. Where a schedule runs the
+            model in both directions, of the stages of one; the others hold the same layers.
         objective: what is summed and counted; a language model brings its own.
         recompute: layers that run their forward again in the backward instead of keeping activations.
         compile: compile the layers' own code with `torch.compile`; the first step takes long.
@@ -147,6 +147,8 @@ class Pipeline:
             compile=compile,
             recorder=self._recorder,
         )
+        require_mirrorable(self._stages.modules, schedule=self.schedule, mesh=self._mesh)
+        share_buffers(self._stages.buffers, schedule=self.schedule, mesh=self._mesh)
         say_what_stays_whole(self.schedule, self._stages.whole, mesh=self._mesh)
         self._weights = self._stages.weights
         self._trainable = Trainable(self._weights)
@@ -154,7 +156,6 @@ class Pipeline:
         self._loss_scaler = LossScaler() if self._mesh.max([float(half)])[0] else None
         self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
         self._guard = StepGuard(self._stages.modules, scaler=self._loss_scaler)
-        require_mirrorable(self._stages.modules, schedule=self.schedule, mesh=self._mesh)
         holders = holders_of(self._stages.weights_of, mesh=self._mesh)
         self._tied = TiedGradients(holders, mesh=self._mesh, timeout_s=timeout_s)
 
@@ -329,8 +330,8 @@ class Pipeline:
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
 
-        They exist on the rank of each stream's last stage and are sent to all only here: every rank calls this together.
-        Each call hands out what is there; a second one gives an empty list.
+        They exist on the rank of each stream's last stage and are sent to all only here: every rank calls this
+        together. Each call hands out what is there; a second one gives an empty list.
         """
         placement, mine = self.schedule.placement, self._tap.take()
         found = [

@@ -49,8 +49,8 @@ def holders_of(stages: Mapping[StageIndex, Mapping[str, nn.Parameter]], *, mesh:
         for name, trains in held.items():
             if trains != trained.setdefault(name, trains):
                 raise ConfigError(
-                    f"all ranks freeze the same weights, but rank {rank} and rank {holders[name][0]} hold {name} and only "
-                    "one of them trains it; set requires_grad on every rank alike"
+                    f"all ranks freeze the same weights, but rank {rank} and rank {holders[name][0]} hold {name} and "
+                    "only one of them trains it; set requires_grad on every rank alike"
                 )
             ranks = holders.setdefault(name, [])
             if rank not in ranks:
@@ -140,7 +140,7 @@ class TiedGradients:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         self._mesh.together(partial(dist.all_reduce, flat, group=group))
-        parts = flat.split([tensor.numel() for tensor in tensors])
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
 

@@ -10,8 +10,7 @@ import pytest
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
-from fullbore.errors import CostsError, PartitionError
-from fullbore.ir.placement import Placement
+from fullbore.errors import CostsError
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
 from fullbore.partition.judge import Judge
@@ -179,8 +178,10 @@ def test_the_same_input_gives_the_same_cut() -> None:
 
 
 def test_of_layers_that_are_held_twice_each_rank_has_two_runs_of_one_cut() -> None:
-    """Two ranks hold everything each, so the busiest rank is the same for every cut, and the pairs of F and B decide."""
-    layers = [LayerCost(f"layer{i}", t, t, t, parameter_bytes=100, activation_bytes=1) for i, t in enumerate((6, 2, 2, 2))]
+    """Two ranks hold everything each, so the busiest rank is the same for every cut; only how they fit decides."""
+    layers = [
+        LayerCost(f"layer{i}", t, t, t, parameter_bytes=100, activation_bytes=1) for i, t in enumerate((6, 2, 2, 2))
+    ]
     found = best_partition(layers, schedule=get("dualpipe").build(2, num_microbatches=4))
     assert len(found.layers_per_stage) == 2
     assert found.rank_time_ns == (36, 36), "of one microbatch each way"

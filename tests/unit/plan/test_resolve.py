@@ -175,7 +175,8 @@ def test_two_streams_are_cut_once_and_predicted_from_both() -> None:
     assert resolve(with_recipe(both, found.recipe), costs=HEAVY, layer_names=NAMES).recipe == found.recipe
     linked = resolve(both, costs=COSTS, layer_names=NAMES, links=[Link(5)])
     free = resolve(both, costs=COSTS, layer_names=NAMES)
-    assert linked.predicted is not None and free.predicted is not None
+    assert linked.predicted is not None
+    assert free.predicted is not None
     assert linked.predicted.step_ns > free.predicted.step_ns
     with pytest.raises(ConfigError, match=r"for each of the 2 stages of dualpipe in one direction \(4 given"):
         resolve(config(schedule="dualpipe", microbatches=4, partition=(1, 4, 4, 1)), costs=None, layer_names=NAMES)
