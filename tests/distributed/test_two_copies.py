@@ -26,8 +26,9 @@ def seen(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
 
 
 def test_three_steps_are_those_of_one_process_and_the_copies_have_the_same_bits(seen: dict[str, list[Any]]) -> None:
-    """Tied, untied, frozen, adapters, recomputed, dropout, a loss of a layer's own, a weight that only one stream uses:
-    losses, gradients of the first step, parameters after three optimizer steps with clipping."""
+    """Tied, untied, frozen, adapters, recomputed, dropout, a loss of a layer's own, a weight that only one stream uses,
+    boundaries that are not alike: losses, gradients of the first step, parameters after three optimizer steps with
+    clipping."""
     by_rank: list[dict[tuple[str, str], Run]] = seen["every_model"]
     for case in by_rank[0]:
         runs = [runs[case] for runs in by_rank]

@@ -84,6 +84,7 @@ def every_model(mesh: Mesh) -> dict[tuple[str, str], Run]:
         "untied": (lambda: language_model(tied=False), tokens(), language),
         "auxiliary loss": (mlp4, chains.batch(), {"optimizer": SGD}),
         "frozen": (frozen, chains.batch(), {"optimizer": ADAMW}),
+        "trees": (lambda: chains.made("encoder and decoder"), chains.batch(), {"optimizer": SGD}),
         "dropout": (dropped, chains.batch(), {"optimizer": SGD}),
         "dropout, recomputed": (dropped, chains.batch(), {"optimizer": SGD, "recompute": ["0", "1", "2", "3"]}),
         "used sometimes": (sometimes, chains.batch(), {"optimizer": ADAMW}),

@@ -76,7 +76,7 @@ def command(
     if chunks is None and ran is not None and entry.name == ran.schedule and entry.takes_chunks:
         chunks = ran.layout.chunks
     count = microbatches if microbatches is not None else ran.microbatches if ran is not None else 4 * ranks
-    order = entry.build(ranks, num_microbatches=count, num_chunks=chunks)
+    order = entry.build(ranks, num_microbatches=count, num_chunks=chunks).in_turn()
     try:
         found = best_partition(
             layers,

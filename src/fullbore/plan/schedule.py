@@ -1,4 +1,5 @@
-"""The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here.
+"""The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here,
+and pairs of actions that might run at once come apart, as a rank runs one after the other.
 
 A name is built for the configured sizes. What depends on costs (`ScheduleEntry.cost_driven`, as ``auto``) is made for
 equal stages first, so that layers can be cut, and then for the stages of the cut. A file is taken as it is.
@@ -49,7 +50,7 @@ def schedule_of(config: RunConfig) -> Schedule:
             f"({len(given)} given: {list(given)}; stages={ranks}, chunks={placement.num_stages // ranks}); "
             f'give {wanted} numbers, or a word such as "equal"'
         )
-    return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()), config)
+    return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()).in_turn(), config)
 
 
 def schedule_for_stages(
@@ -57,7 +58,7 @@ def schedule_for_stages(
 ) -> Schedule:
     """The same, made for these stage times where it depends on them. Raises as `schedule_of`."""
     made = _asked(config).make(config, stages=stages, links=links, message_bytes=message_bytes)
-    return _within_cap(made, config)
+    return _within_cap(made.in_turn(), config)
 
 
 def follows_costs(config: RunConfig) -> bool:

@@ -58,11 +58,15 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
     if plan.stage_costs is None:
         return None
     recipe = plan.recipe
-    schedule = get(recipe.schedule).build(
-        recipe.layout.pipeline,
-        num_microbatches=recipe.microbatches,
-        num_chunks=recipe.layout.chunks,
-        options=recipe.schedule_options,
+    schedule = (
+        get(recipe.schedule)
+        .build(
+            recipe.layout.pipeline,
+            num_microbatches=recipe.microbatches,
+            num_chunks=recipe.layout.chunks,
+            options=recipe.schedule_options,
+        )
+        .in_turn()
     )
     links, sizes = _links(run_dir / "profile.json", recipe, placement=schedule.placement)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
