@@ -110,6 +110,26 @@ def test_a_boundary_within_a_rank_is_free(layers: list[LayerCost], schedule: Sch
     assert [score.makespan for score in scores] == [exactly(layers, cut, schedule, links)[0] for cut in cuts]
 
 
+both_ways = st.builds(
+    shuffled_streams,
+    st.just(Placement.bidirectional(4)),
+    num_microbatches=st.integers(2, 4),
+    split=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+three_links = st.lists(st.builds(Link, small, st.none() | st.integers(10**8, 10**10)), min_size=3, max_size=3)
+
+
+@given(st.lists(layer, min_size=4, max_size=6), both_ways, three_links)
+def test_a_cut_is_scored_over_both_streams(layers: list[LayerCost], schedule: Schedule, links: list[Link]) -> None:
+    cuts = every_cut(len(layers), 4)
+    scores = Judge(layers, schedule=schedule, links=links, memory_bytes=50).scores(np.array(cuts))
+    expected = [exactly(layers, cut, schedule, links) for cut in cuts]
+    assert [(score.makespan, score.excess_bytes) for score in scores] == [
+        (m, max(peak - 50, 0)) for m, peak in expected
+    ]
+
+
 @given(cases())
 def test_many_cuts_are_scored_as_each_alone(case: tuple[list[LayerCost], Schedule, list[Link]]) -> None:
     layers, schedule, links = case
