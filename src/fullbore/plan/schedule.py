@@ -27,7 +27,7 @@ from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
 from fullbore.simulate.memory import peak_shares
-from fullbore.synthesis.auto import NAME as AUTO
+from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get
 
 __all__ = ["follows_costs", "layout_of", "schedule_for_stages", "schedule_of"]
@@ -111,9 +111,8 @@ class _Named:
     ) -> Schedule:
         if not self.entry.cost_driven:
             return self.entry.make(self.sizes)
-        cap = None if config.pipeline.memory_cap is None else Fraction(config.pipeline.memory_cap)
-        if cap is None and self.name == AUTO:
-            cap = Fraction(self.sizes.num_ranks)  # the memory of 1F1B
+        given = config.pipeline.memory_cap
+        cap = cap_of_a_run(self.entry, self.sizes) if given is None else Fraction(given)
         costs = ScheduleCosts.of(
             self.placement,
             stages=stages,

@@ -12,6 +12,8 @@ from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.partition.equal import equal
+from fullbore.schedules.costs import ScheduleCosts
+from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get
 
 __all__ = ["edges_of", "schedule_for", "split_microbatches"]
@@ -31,9 +33,9 @@ def schedule_for(
         ScheduleError: there is no such schedule, or not for these sizes, or it can be drawn and simulated only.
     """
     if isinstance(schedule, str):
-        found = get(schedule).build(
-            num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options
-        )
+        entry = get(schedule)
+        sizes = entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
+        found = entry.make(sizes, ScheduleCosts.of(entry.place(sizes), memory_cap=cap_of_a_run(entry, sizes)))
         require_runnable(found)
         return found
     if num_chunks is not None or options:

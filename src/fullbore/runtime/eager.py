@@ -243,7 +243,7 @@ class EvaluationEngine:
             output = self._module(carried, microbatch)
             if self._objective is None:
                 return tuple(tensor.contiguous() for tensor in output)
-            loss_sum = self._objective.loss_sum(output, microbatch)
+            loss_sum = _one_number(self._objective.loss_sum(output, microbatch))
         self.loss_sum = _added(self.loss_sum, loss_sum)
         return None
 
@@ -263,13 +263,17 @@ def _taken(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if gradient is None else gradient.contiguous()
 
 
+def _one_number(loss_sum: Tensor) -> Tensor:
+    """The sum as it is. Raises ModelError for anything but a tensor of one number."""
+    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1:
+        given = f"shape {list(loss_sum.shape)}" if isinstance(loss_sum, Tensor) else f"a {type(loss_sum).__name__}"
+        raise ModelError(f"Objective.loss_sum gives one number, the sum over counted items (given {given}); use .sum()")
+    return loss_sum
+
+
 def _checked(loss_sum: Tensor, output: Any) -> Tensor:
     """A loss that backward can start from. Raises ModelError for a vector, or one cut off from the output."""
-    if loss_sum.numel() != 1:
-        raise ModelError(
-            f"Objective.loss_sum gives one number, the sum over counted items (given shape {list(loss_sum.shape)}); "
-            "use .sum()"
-        )
+    _one_number(loss_sum)
     if not loss_sum.requires_grad and any(
         leaf.requires_grad for leaf in tree_leaves(output) if isinstance(leaf, Tensor)
     ):

@@ -59,13 +59,16 @@ class Evaluation:
         Raises:
             RankFailed, NeighborLost, TransferStalled: as `Executor.run`.
         """
-        for engine in self._engines.values():
-            engine.begin()
         self._recorder.step = step
-        self._executor(len(microbatches)).run(microbatches)
-        for engine in self._engines.values():
-            engine.end()
-        self._recorder.discard()
+        executor = self._executor(len(microbatches))
+        try:
+            for engine in self._engines.values():
+                engine.begin()
+            executor.run(microbatches)
+        finally:
+            for engine in self._engines.values():
+                engine.end()
+            self._recorder.discard()
         return next((engine.loss_sum for engine in self._engines.values() if engine.loss_sum is not None), None)
 
     def _executor(self, num_microbatches: int) -> Executor:

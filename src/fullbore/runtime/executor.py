@@ -128,8 +128,8 @@ class Executor:
     def run(self, microbatches: Sequence[Microbatch], *, first_microbatch: int = 0) -> None:
         """Run the program once over exactly its number of microbatches.
 
-        ``first_microbatch``: the number of the first one within the step, where a step takes several runs; spans and
-        messages count from it.
+        ``first_microbatch``: the number of the first one within the step, where a step takes several runs. Spans and
+        the failure of an action count from it; the board and waits count within the run.
 
         Raises:
             RankFailed: user code raised; names rank, action and cause.
@@ -210,10 +210,11 @@ class Executor:
         except FullboreError:
             raise
         except Exception as error:
+            counted = self.recorder.numbered(action)
             raise RankFailed(
-                f"rank {self._rank} failed in {action} ({_describe(action)}) of {walk.period}: {blame(error)}",
+                f"rank {self._rank} failed in {counted} ({_describe(counted)}) of {walk.period}: {blame(error)}",
                 rank=self._rank,
-                action=str(action),
+                action=str(counted),
             ) from error
         walk.ran = (action, start, mark())
         if instruction.makes is not None:
@@ -229,7 +230,7 @@ class Executor:
                 self._transport.send(instruction.lane, tensor)
         except (TransferTimeout, PeerLost) as error:
             doing = f"sending the {instruction.message} to rank {instruction.lane.receiver}"
-            raise self._explained(error, doing, "the lane") from error
+            raise self._explained(error, doing, "room in the lane") from error
         walk.num_handed += 1
 
     def _settle(self, walk: _Walk) -> None:
@@ -295,13 +296,13 @@ class Executor:
         period = self.recorder.period
         if isinstance(error, TransferTimeout):
             return TransferStalled(
-                f"rank {self._rank} waited {self._timeout_s:g} s in {doing} of {period} for {wanted}",
+                f"rank {self._rank} waited {self._timeout_s:g} s {_at(doing)} of {period} for {wanted}",
                 rank=self._rank,
                 action=doing,
             )
         return NeighborLost(
-            f"rank {self._rank}, in {doing} of {period}, waited for {wanted} "
-            f"from a rank that is gone ({first_line(error)})",
+            f"rank {self._rank}, {_at(doing)} of {period}, waited for {wanted}, and the other rank is gone "
+            f"({first_line(error)})",
             rank=self._rank,
             action=doing,
         )
@@ -309,6 +310,13 @@ class Executor:
     def _tell(self, doing: str, walk: _Walk, *, waiting: bool) -> None:
         if self._board is not None:
             self._board.write(self._rank, period=walk.period, doing=doing, waiting=waiting)
+
+
+def _at(doing: str) -> str:
+    """``in 1F2``, ``at the end``, ``posting a receive``."""
+    if doing.split(" ", 1)[0].endswith("ing"):
+        return doing
+    return f"at {doing}" if doing.startswith("the ") else f"in {doing}"
 
 
 def _describe(action: Compute) -> str:

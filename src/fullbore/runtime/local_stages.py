@@ -67,7 +67,11 @@ class LocalStages:
         self._deferrals: dict[StageIndex, Deferral] = {}
         self._whole: Counter[str] = Counter()
         here = schedule.placement.stages_of(rank)
-        self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
+        try:
+            self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
+        except BaseException:
+            self.release()
+            raise
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:

@@ -1,8 +1,8 @@
 """Mesh: the ranks of a run and their axes, as PyTorch's DeviceMesh. fullbore owns the pipeline axis.
 
-Every axis has a name from the start (pipeline, data, context, expert, tensor); `Layout` refuses those that
-are not built yet. Small values (losses, norms, clocks) travel over gloo on the CPU, whatever carries the
-activations.
+Every axis has a name from the start (pipeline, data, context, expert, tensor); `Layout` refuses those that are not
+built yet. An axis of one rank is left out: it would be one more group with threads of its own. Small values (losses,
+norms, clocks) travel over gloo on the CPU, whatever carries the activations.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout  # there is no public way; torchtitan uses it too
 from torch.distributed.rendezvous import rendezvous
 
 from fullbore.errors import ConfigError, NeighborLost, TransferStalled
@@ -29,7 +30,7 @@ from fullbore.runtime.torch_errors import attempt
 from fullbore.runtime.transport import PeerLost, TransferTimeout
 from fullbore.timeline.clock import ClockOffset
 
-__all__ = ["Mesh", "local_rank", "world_size"]
+__all__ = ["Mesh", "from_environment", "local_rank", "local_world_size", "world_size"]
 
 _AXES = ("pipeline", "data", "context", "expert", "tensor")
 _T = TypeVar("_T")
@@ -37,12 +38,25 @@ _T = TypeVar("_T")
 
 def local_rank() -> int:
     """This process's number on this machine, as torchrun gives it; 0 outside a group."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return from_environment("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
 
 
 def world_size() -> int:
     """How many processes the environment speaks of; 1 outside a group."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return from_environment("WORLD_SIZE") if "WORLD_SIZE" in os.environ else 1
+
+
+def local_world_size() -> int:
+    """How many processes of the group run on this machine; 1 outside a group."""
+    return from_environment("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else 1
+
+
+def from_environment(name: str) -> int:
+    """A number that the launcher sets. Raises ConfigError where it is none."""
+    value = os.environ.get(name)
+    if value is None or not value.isdecimal():
+        raise ConfigError(f"the environment variable {name} is a whole number ({name}={value!r}); torchrun sets it")
+    return int(value)
 
 
 class Mesh:
@@ -78,7 +92,9 @@ class Mesh:
         self._owns_group = False
         self._board = board
         self._timeout_s = timeout_s
+        self._patience_s = timeout_s
         self._steps: dist.ProcessGroup | None = None
+        self._groups: list[dist.ProcessGroup] = []
         self.clock = ClockOffset(0, 0, time.perf_counter_ns())
         """This rank's clock against rank 0's, measured now."""
         if wanted == 1:
@@ -87,13 +103,24 @@ class Mesh:
             backend = "gloo" if device.backend == "gloo" else f"cpu:gloo,cuda:{device.backend}"
             _make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP * timeout_s)
             self._owns_group = True
-        sizes = tuple(getattr(layout, axis) for axis in _AXES)
-        mesh = init_device_mesh(device.torch_device.type, sizes, mesh_dim_names=_AXES)
-        pipeline = mesh["pipeline"]
+        axes = tuple(axis for axis in _AXES if axis == "pipeline" or getattr(layout, axis) > 1)
+        sizes = tuple(getattr(layout, axis) for axis in axes)
+        pipeline = init_device_mesh(device.torch_device.type, sizes, mesh_dim_names=axes)["pipeline"]
         self.rank = pipeline.get_local_rank()
         self.ranks = tuple(pipeline.mesh.tolist())
-        self._steps = dist.new_group(list(self.ranks), timeout=timedelta(seconds=timeout_s), backend="gloo")
+        self._steps = dist.new_group(list(self.ranks), backend="gloo")
+        self._groups.append(self._steps)
+        self.start_up()
         self.clock = self.measure_clock()
+
+    def start_up(self) -> None:
+        """From here on a rank may wait for the others as long as a start-up may take: one of them reads, measures,
+        builds or compares."""
+        self._wait_at_most(START_UP * self._timeout_s)
+
+    def begin_steps(self) -> None:
+        """From here on a rank that is ``timeout_s`` late is given up."""
+        self._wait_at_most(self._timeout_s)
 
     def measure_clock(self) -> ClockOffset:
         """Compare with rank 0 once more; every rank calls this together. Between two measurements lies the drift."""
@@ -138,11 +165,24 @@ class Mesh:
             return None
         members, timeout = [self.ranks[r] for r in ranks], timedelta(seconds=timeout_s)
         group: dist.ProcessGroup = self.together(lambda: dist.new_group(members, timeout=timeout))
+        self._groups.append(group)
         return group
 
+    def leave(self, group: dist.ProcessGroup) -> None:
+        """Let go of a group that `new_group` made. A rank that is not in it has nothing to let go of."""
+        if group in self._groups:
+            self._groups.remove(group)
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
+
     def close(self) -> None:
-        """Leave the process group if this mesh made it."""
-        if self._owns_group and dist.is_initialized():
+        """Leave every group that this mesh made; the process group of the world too if it is one of them."""
+        if not dist.is_initialized():
+            return
+        for group in tuple(self._groups):
+            self.leave(group)
+        self._steps = None
+        if self._owns_group:
             dist.destroy_process_group()
 
     def together(self, collective: Callable[[], _T]) -> _T:
@@ -152,7 +192,7 @@ class Mesh:
                 return attempt(collective)
         except TransferTimeout as error:
             raise TransferStalled(
-                f"rank {self.rank} waited {self._timeout_s:g} s for the other ranks {self._where()} ({error})",
+                f"rank {self.rank} waited {self._patience_s:g} s for the other ranks {self._where()} ({error})",
                 rank=self.rank,
                 action="reduction",
             ) from error
@@ -160,6 +200,11 @@ class Mesh:
             raise NeighborLost(
                 f"rank {self.rank} lost another rank {self._where()} ({error})", rank=self.rank, action="reduction"
             ) from error
+
+    def _wait_at_most(self, seconds: float) -> None:
+        self._patience_s = seconds
+        if self._steps is not None:
+            _set_pg_timeout(timedelta(seconds=seconds), self._steps)
 
     def _where(self) -> str:
         return "in a reduction" if self._board is None else self._board.read(self.rank).where()
@@ -182,7 +227,7 @@ def _make_group(
 ) -> None:
     """The default group, over ``store`` or over the one that MASTER_ADDR and MASTER_PORT name."""
     store = _meet(timeout_s) if store is None else store
-    rank, timeout = int(os.environ["RANK"]), timedelta(seconds=timeout_s)
+    rank, timeout = from_environment("RANK"), timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
 
 

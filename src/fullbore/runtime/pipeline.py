@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Literal, Self
 
@@ -61,9 +61,9 @@ class Pipeline:
     """A model's stages on this rank, with everything that runs them.
 
     Args:
-        model: an `nn.Sequential`, a Hugging Face causal language model or its config, a module with
-            ``pipeline_layers()``, or a `LayeredModel`. A module on the meta device is initialised stage by stage
-            from ``seed``; a module with weights keeps them.
+        model: an `nn.Sequential`, a Hugging Face model (causal, encoder-decoder, classifier, with adapters) or its
+            config, a module with ``pipeline_layers()``, or a `LayeredModel`. A module on the meta device is
+            initialised stage by stage from ``seed``; a module with weights keeps them.
         num_microbatches: m; a batch given to `step` as one mapping is cut into this many slices.
         schedule: a registered name, or a `Schedule` for exactly these ranks and microbatches.
         num_chunks: stages per rank, for a registered name that takes them; its own number by default.
@@ -74,11 +74,16 @@ class Pipeline:
         recompute: layers that run their forward again in the backward instead of keeping activations.
         compile: compile the layers' own code with `torch.compile`; the first step takes long.
         accumulation: how many rounds of m microbatches one `step` takes.
+        seed: of drawn weights and random masks; the same on every rank.
+        device: ``auto``, ``cpu`` or ``cuda``, or a `Device`.
         timeout_s: how long a rank waits for another before it gives up.
         instrument: told every span; the last step's are always kept for `timeline`.
+        board: told what this rank does, for whoever watches it.
+        mesh: the ranks, where there is one already; it stays open.
 
     Raises:
-        ConfigError, ModelError, PartitionError, ScheduleError: before anything is computed.
+        ConfigError, ModelError, PartitionError, ScheduleError: before anything is computed, and the model's modules
+            are as they were.
     """
 
     def __init__(
@@ -111,15 +116,28 @@ class Pipeline:
         for name, value in (("num_microbatches", num_microbatches), ("accumulation", accumulation)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is a whole number of at least 1 ({name}={value!r})")
+        if not isinstance(self._objective, Objective):
+            raise ConfigError(
+                "objective is a fullbore.Objective(loss_sum=..., count=...), which also says how many items count "
+                f"(given a {type(objective).__name__})"
+            )
+        if isinstance(recompute, str):
+            raise ConfigError(
+                f"recompute names layers one by one (given {recompute!r}); for example "
+                f"recompute={list(self._model.layer_names[1:3])}"
+            )
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
         self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
+        self._owns_mesh = mesh is None
         self._mesh = mesh if mesh is not None else _mesh_of_world(schedule, self._device, timeout_s)
         self.schedule = schedule_for(
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
         self._edges = edges_of(self._model, layers_per_stage, self.schedule.placement.stages_per_stream)
-
+        self._failed = False
+        self._released = False
+        self._mesh.start_up()
         require_same(
             {
                 "layers": self._model.layer_names,
@@ -128,14 +146,34 @@ class Pipeline:
                 "num_microbatches": num_microbatches,
                 "accumulation": accumulation,
                 "recompute": tuple(recompute),
+                "compile": compile,
+                "seed": seed,
             },
             mesh=self._mesh,
         )
+        with ExitStack() as undo:
+            self._build(
+                undo, seed=seed, recompute=recompute, compile=compile, timeout_s=timeout_s, told=instrument, board=board
+            )
+            self._undo = undo.pop_all()
+        self._mesh.begin_steps()
 
+    def _build(
+        self,
+        undo: ExitStack,
+        *,
+        seed: int,
+        recompute: Sequence[str],
+        compile: bool,
+        timeout_s: float,
+        told: Instrument | None,
+        board: ProgressBoard | None,
+    ) -> None:
+        """Everything that a step needs. ``undo`` gives the model's modules back as they came."""
         placement = self.schedule.placement
         self._spans = SpanList()
-        told: Instrument = self._spans if instrument is None else Fanout((self._spans, instrument))
-        self._recorder = StepRecorder(self._device, told, rank=self.rank, board=board)
+        instrument: Instrument = self._spans if told is None else Fanout((self._spans, told))
+        self._recorder = StepRecorder(self._device, instrument, rank=self.rank, board=board)
         self._stages = LocalStages(
             self._model,
             schedule=self.schedule,
@@ -147,6 +185,7 @@ class Pipeline:
             compile=compile,
             recorder=self._recorder,
         )
+        undo.callback(self._stages.release)
         require_mirrorable(self._stages.modules, schedule=self.schedule, mesh=self._mesh)
         share_buffers(self._stages.buffers, schedule=self.schedule, mesh=self._mesh)
         say_what_stays_whole(self.schedule, self._stages.whole, mesh=self._mesh)
@@ -155,6 +194,7 @@ class Pipeline:
         half = any(weight.dtype == torch.float16 for weight in self._weights.values())
         self._loss_scaler = LossScaler() if self._mesh.max([float(half)])[0] else None
         self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
+        undo.callback(self._gradients.close)
         self._guard = StepGuard(self._stages.modules, scaler=self._loss_scaler)
         holders = holders_of(self._stages.weights_of, mesh=self._mesh)
         self._tied = TiedGradients(holders, mesh=self._mesh, timeout_s=timeout_s)
@@ -194,8 +234,6 @@ class Pipeline:
             board=board,
             timeout_s=timeout_s,
         )
-        self._failed = False
-        self._released = False
 
     @property
     def rank(self) -> int:
@@ -233,14 +271,21 @@ class Pipeline:
         """This rank's weights, for a torch optimizer. A rank without any yields none.
 
         Raises:
-            ConfigError: weights narrower than float32, whose gradients are not in ``.grad`` (they add up in float32).
+            ConfigError: gradients that are not in ``.grad``: those of weights narrower than float32, which add up in
+                float32, and all of a model with float16 weights, whose loss is scaled.
         """
-        narrow = [n for n, w in self._weights.items() if w.requires_grad and w.dtype not in WIDE_DTYPES]
+        trained = {name: weight for name, weight in self._weights.items() if weight.requires_grad}
+        narrow = [name for name, weight in trained.items() if weight.dtype not in WIDE_DTYPES]
+        instead = "use fullbore.MasterOptimizer(pipeline.weights(), config=...) and step it with pipeline.gradients()"
         if narrow:
             raise ConfigError(
-                f"a torch optimizer cannot update {self._weights[narrow[0]].dtype} weights from float32 gradients "
-                f"({narrow[0]}); use fullbore.MasterOptimizer(pipeline.weights(), config=...) and step it with "
-                "pipeline.gradients()"
+                f"a torch optimizer cannot update {trained[narrow[0]].dtype} weights from float32 gradients "
+                f"({narrow[0]}); {instead}"
+            )
+        if trained and self._loss_scaler is not None:
+            raise ConfigError(
+                "the loss of a model with float16 weights is scaled, so a torch optimizer finds no gradients in "
+                f".grad; {instead}"
             )
         return iter(self._weights.values())
 
@@ -278,7 +323,8 @@ class Pipeline:
 
         Raises:
             ConfigError: the batch does not make that many microbatches, or ranks were given different ones.
-            RankFailed, TransferStalled: names the rank, its action and the cause.
+            RankFailed, NeighborLost, TransferStalled: names the rank, its action and the cause. The pipeline cannot go
+                on after one.
         """
         self._recorder.end_step()
         self._recorder.tell("preparing the batch")
@@ -298,9 +344,9 @@ class Pipeline:
                 for engine in self._training.values():
                     engine.first_microbatch = first
                 self._step_executor.run(part, first_microbatch=first)
-        with self._recorder.flush(Activity.TIED_GRADIENTS):
+        with self._failing(), self._recorder.flush(Activity.TIED_GRADIENTS):
             self._tied.reduce(self._gradients)
-        with self._recorder.flush(Activity.LOSS_REDUCE):
+        with self._failing(), self._recorder.flush(Activity.LOSS_REDUCE):
             engines = self._training.values()
             loss = self._global_loss(
                 [engine.loss_sum for engine in engines], count, [engine.auxiliary_loss for engine in engines]
@@ -316,6 +362,9 @@ class Pipeline:
             num_microbatches: how many a mapping is cut into; as many as in training where absent, or one for each
                 sample where there are fewer. A sequence of any length is taken as it is.
             outputs: as for `step`.
+
+        Raises:
+            ConfigError, RankFailed, NeighborLost, TransferStalled: as `step`.
         """
         self._recorder.end_step()
         self._evaluation.prepare(step=self._recorder.step)
@@ -324,8 +373,7 @@ class Pipeline:
         with self._failing():
             whole = self._on_device(microbatches)
             self._tap.expect(whole)
-            loss_sum = self._evaluation.run(whole, step=self._recorder.step)
-        return self._global_loss([loss_sum], count)
+            return self._global_loss([self._evaluation.run(whole, step=self._recorder.step)], count)
 
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
@@ -391,20 +439,27 @@ class Pipeline:
         return from_zero(Timeline.of(spans, num_ranks=self.num_ranks))
 
     def release(self) -> None:
-        """Let go of communicators, hooks and threads, and stay in the group: another pipeline may follow."""
+        """Let go of communicators, hooks and threads, and stay in the group: another pipeline may follow.
+
+        All ranks call it together. After a failure the lanes are left to the end of the process: the others may still
+        be in the middle of a step.
+        """
         if self._released:
             return
         self._released = True
+        self._undo.close()
+        if self._failed:
+            return
         self._recorder.end_step()
-        self._stages.release()
         self._mesh.sum([0.0])  # nobody closes a lane that another still reads from
         self._transport.close()
-        self._gradients.close()
+        self._tied.close()
 
     def close(self) -> None:
         """Let go of everything; leave the process group if this pipeline made it."""
         self.release()
-        self._mesh.close()
+        if self._owns_mesh and not self._failed:
+            self._mesh.close()
 
     def __enter__(self) -> Self:
         return self
@@ -414,6 +469,8 @@ class Pipeline:
     ) -> None:
         if error is None:
             self.close()
+        else:
+            self._undo.close()  # the others may not be on their way here, so nothing is done together
 
     def _cut(self, batch: Batch, *, number: int | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""

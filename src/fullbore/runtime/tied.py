@@ -87,6 +87,12 @@ class TiedGradients:
         ]
         self._earlier: dict[str, Tensor] = {}
 
+    def close(self) -> None:
+        """Let go of the groups."""
+        for group in {id(shared.group): shared.group for shared in self._shared}.values():
+            if group is not None:
+                self._mesh.leave(group)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The weights this rank shares with another."""

@@ -15,6 +15,7 @@ from fullbore.errors import ConfigError, FullboreError
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.failure import failure_of
 from fullbore.runtime.launch import Worker, launch, load_target
+from fullbore.runtime.mesh import from_environment
 from fullbore.runtime.verdict import is_symptom
 
 __all__ = ["in_a_group", "run_ranks"]
@@ -51,7 +52,7 @@ def run_ranks(target: str, *arguments: Any, num_ranks: int, preload: Sequence[st
 
 
 def _checked_rank(num_ranks: int) -> int:
-    present, rank = _from_environment("WORLD_SIZE"), _from_environment("RANK")
+    present, rank = from_environment("WORLD_SIZE"), from_environment("RANK")
     if present != num_ranks:
         raise ConfigError(
             f"the configuration needs {num_ranks} processes (pipeline.stages * mesh axes); torchrun started "
@@ -62,15 +63,8 @@ def _checked_rank(num_ranks: int) -> int:
     if present > 1 and "MASTER_ADDR" not in os.environ:
         raise ConfigError("RANK and WORLD_SIZE are set but MASTER_ADDR is not; start with torchrun, or unset them")
     if present > 1:
-        _from_environment("MASTER_PORT")
+        from_environment("MASTER_PORT")
     return rank
-
-
-def _from_environment(name: str) -> int:
-    value = os.environ.get(name)
-    if value is None or not value.isdecimal():
-        raise ConfigError(f"the environment variable {name} is a whole number ({name}={value!r}); torchrun sets it")
-    return int(value)
 
 
 def _shared_board() -> Path:

@@ -30,7 +30,7 @@ from fullbore.plan.schedule import layout_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.launch import Worker
-from fullbore.runtime.mesh import Mesh, local_rank
+from fullbore.runtime.mesh import Mesh, local_rank, local_world_size
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.timeline.instrument import Instrument
 
@@ -87,7 +87,7 @@ def join(worker: Worker | None, config: RunConfig, *, device: Device | None = No
     ``device``: instead of the configured one.
     """
     ours = worker is not None and worker.pipe is not None
-    ranks_here = worker.num_ranks if worker is not None and ours else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks_here = worker.num_ranks if worker is not None and ours else local_world_size()
     share_cores(ranks_here)
     if device is None:
         device = open_device(config.train.device, local_rank=local_rank())

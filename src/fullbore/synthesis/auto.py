@@ -6,6 +6,7 @@ The search itself is in `fullbore.synthesis.search`; it needs arrays, and is loa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
@@ -13,7 +14,7 @@ from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import Option, ScheduleEntry
 from fullbore.schedules.sizes import Sizes
 
-__all__ = ["ENTRY", "NAME", "variants"]
+__all__ = ["ENTRY", "NAME", "cap_of_a_run", "variants"]
 
 NAME = "auto"
 
@@ -42,6 +43,12 @@ def variants(
         entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=chunks, options=choice)
         for chunks, choice in wanted
     )
+
+
+def cap_of_a_run(entry: ScheduleEntry, sizes: Sizes) -> Fraction | None:
+    """Most shares of memory a rank keeps in a run that sets no cap: auto, which would take all there is, gets what 1F1B
+    keeps; None: the schedule's own."""
+    return Fraction(sizes.num_ranks) if entry.name == NAME else None
 
 
 def _place(sizes: Sizes) -> Placement:

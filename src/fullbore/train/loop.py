@@ -61,6 +61,7 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         writer.measured_again(session.place.mesh.measure_clock())
         problems = session.place.mesh.gather(writer.problem)
         pipeline.close()
+        session.place.mesh.close()
     if rank != 0:
         return None
     return history.result(
