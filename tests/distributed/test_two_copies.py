@@ -20,8 +20,9 @@ NAMES = (
 )
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
 def seen(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
+    """Two ranks hold the whole model each; four hold half of it."""
     return scenarios(*NAMES, num_ranks=request.param)
 
 
