@@ -8,7 +8,10 @@ from collections.abc import Iterable
 __all__ = ["nearest"]
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The most alike of ``known``; None where none is alike enough to be what was meant."""
-    found = difflib.get_close_matches(word, list(known), n=1)
+def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+    """The most alike of ``known``; None where none is alike enough to be what was meant.
+
+    ``alike``: from 0 to 1, by `difflib.SequenceMatcher.ratio`.
+    """
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
     return found[0] if found else None

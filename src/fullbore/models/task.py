@@ -18,6 +18,7 @@ from fullbore.models.classification import classification_objective
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.next_token import next_token_objective
+from fullbore.nearest import nearest
 
 __all__ = ["Task", "task_of"]
 
@@ -40,8 +41,8 @@ class Task:
     optional: tuple[str, ...]
     """Keys of a microbatch, by the names of the forward's arguments."""
 
-    unread: frozenset[str]
-    """Optional keys that this class has no argument for."""
+    arguments: frozenset[str]
+    """Of the class's own forward."""
 
     objective: Objective
     has_decoder: bool
@@ -62,13 +63,14 @@ class Task:
         """Keyword arguments of the model's forward, the same on every stage.
 
         Raises:
-            ModelError: an input is missing, or one is given that this model would leave unread.
+            ModelError: an input is missing, has another shape than its tokens, or is one that would be left unread.
         """
+        self._refuse_unread(tuple(microbatch))
         given = {key: tensor_of(microbatch, key=key, reader="every stage") for key in self.required}
         for key in self.optional:
             if microbatch.get(key) is None:
                 continue
-            if key in self.unread:
+            if key not in self.arguments:
                 raise ModelError(f"{self.name} does not read {key!r}; leave it out of the microbatch")
             given[key] = microbatch[key]
         if self.has_decoder and "decoder_input_ids" not in given:
@@ -80,7 +82,27 @@ class Task:
                     f"{self.name} cannot make 'decoder_input_ids' of the labels ({error}); put them into each "
                     "microbatch, or set decoder_start_token_id and pad_token_id in the configuration"
                 ) from error
+        for mask, tokens in (("attention_mask", "input_ids"), ("decoder_attention_mask", "decoder_input_ids")):
+            if mask in given and given[mask].dim() == 2 and given[mask].shape != given[tokens].shape:
+                raise ModelError(
+                    f"{mask!r} has one number for each token of {tokens!r} (given shape {list(given[mask].shape)}, "
+                    f"tokens {list(given[tokens].shape)})"
+                )
         return {**given, "use_cache": False}
+
+    def _refuse_unread(self, keys: tuple[str, ...]) -> None:
+        """Keys that nobody knows are for an objective of the user's own, but for those that were meant as inputs."""
+        known = (*self.required, *self.optional, "labels")
+        for key in keys:
+            if key in known or key == "inputs":  # what a chain of modules reads
+                continue
+            near = nearest(key, known, alike=0.85)
+            if near is not None:
+                raise ModelError(f"{self.name} does not read {key!r}; did you mean {near!r}?")
+            if key in self.arguments:
+                raise ModelError(
+                    f"{key!r} of a microbatch is not passed on to {self.name}; of inputs there are {', '.join(known)}"
+                )
 
     def result(self, model: Any, output: Any) -> Tensor:
         """Logits; a router's loss goes beside them to the objective, with the model's own coefficient."""
@@ -150,13 +172,12 @@ def _task(
     model: Any, kind: str, *, classes: int | None = None, has_decoder: bool = False, per_sample: bool = False
 ) -> Task:
     optional = _PAIR_OPTIONS if has_decoder else _TEXT_OPTIONS
-    accepted = inspect.signature(type(model).forward).parameters
     return Task(
         kind=kind,
         name=type(model).__name__,
         required=_TEXT,
         optional=optional,
-        unread=frozenset(key for key in optional if key not in accepted),
+        arguments=frozenset(inspect.signature(type(model).forward).parameters),
         objective=classification_objective() if per_sample else next_token_objective(),
         has_decoder=has_decoder,
         per_sample=per_sample,

@@ -15,7 +15,7 @@ from torch import Tensor
 from fullbore.errors import ConfigError
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["clip", "global_norm"]
+__all__ = ["clip", "global_norm", "require_max_norm"]
 
 
 def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) -> float:
@@ -34,6 +34,14 @@ def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) 
         mine = float(torch.stack(largest).max()) if largest else 0.0
         return mesh.max([mine if math.isfinite(mine) else math.inf])[0]  # a maximum over ranks may drop a NaN
     raise ConfigError(f"the gradient norm is 2 or infinity (norm_type={norm_type})")
+
+
+def require_max_norm(max_norm: object) -> None:
+    """Raises ConfigError for anything but a number of at least 0, or None."""
+    if max_norm is None:
+        return
+    if isinstance(max_norm, bool) or not isinstance(max_norm, int | float) or not max_norm >= 0:
+        raise ConfigError(f"a gradient norm is clipped to a number of at least 0 (max_norm={max_norm!r})")
 
 
 def clip(gradients: Iterable[Tensor], *, norm: float, max_norm: float) -> None:

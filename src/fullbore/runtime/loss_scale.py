@@ -9,6 +9,8 @@ numbers of `torch.amp.GradScaler`. The norm over all stages decides, so every ra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 __all__ = ["LossScaler"]
 
 
@@ -40,3 +42,12 @@ class LossScaler:
         if self._good_steps == self._growth_interval:
             self._scale *= self._growth
             self._good_steps = 0
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint saves: ``scale`` and ``good_steps``."""
+        return {"scale": self._scale, "good_steps": float(self._good_steps)}
+
+    def load(self, state: Mapping[str, float]) -> None:
+        """Continue from what `state` gave."""
+        self._scale = state["scale"]
+        self._good_steps = int(state["good_steps"])

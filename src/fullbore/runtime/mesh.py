@@ -32,6 +32,9 @@ from fullbore.timeline.clock import ClockOffset
 
 __all__ = ["Mesh", "from_environment", "local_rank", "local_world_size", "world_size"]
 
+_MET: dict[str, tuple[dist.Store, int]] = {}  # type: ignore[name-defined]
+"""By address: the store of this process's groups, and how many there have been."""
+
 _AXES = ("pipeline", "data", "context", "expert", "tensor")
 _T = TypeVar("_T")
 
@@ -225,8 +228,16 @@ def _make_group(
     num_ranks: int,
     timeout_s: float,
 ) -> None:
-    """The default group, over ``store`` or over the one that MASTER_ADDR and MASTER_PORT name."""
-    store = _meet(timeout_s) if store is None else store
+    """The default group, over ``store`` or over the one that MASTER_ADDR and MASTER_PORT name.
+
+    A store that outlives a group (torchrun's does) still has its addresses: each group has keys of its own.
+    """
+    if store is None:
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        made = _MET.get(address)
+        shared, count = (_meet(timeout_s), 0) if made is None else made
+        _MET[address] = (shared, count + 1)
+        store = dist.PrefixStore(f"fullbore-{count}", shared)  # type: ignore[attr-defined]
     rank, timeout = from_environment("RANK"), timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
 

@@ -42,7 +42,7 @@ from fullbore.runtime.arguments import (
 )
 from fullbore.runtime.batch import Batch, microbatches_of
 from fullbore.runtime.board import ProgressBoard
-from fullbore.runtime.clipping import clip, global_norm
+from fullbore.runtime.clipping import clip, global_norm, require_max_norm
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
@@ -187,7 +187,7 @@ class Pipeline:
         share_buffers(self._stages.buffers, schedule=self.schedule, mesh=self._mesh)
         say_what_stays_whole(self.schedule, self._stages.whole, mesh=self._mesh)
         self._weights = self._stages.weights
-        self._trainable = Trainable(self._weights)
+        self._trainable = Trainable(self._weights, modules=self._stages.modules)
         half = any(weight.dtype == torch.float16 for weight in self._weights.values())
         self._loss_scaler = LossScaler() if self._mesh.max([float(half)])[0] else None
         self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
@@ -388,7 +388,11 @@ class Pipeline:
         """Scale all gradients so that their norm over *all stages* is at most ``max_norm``; return the norm before.
 
         None only measures. A norm that is not finite leaves the gradients as they are; `finite` says so too.
+
+        Raises:
+            ConfigError: ``max_norm`` is not a number of at least 0, or ``norm_type`` neither 2 nor infinity.
         """
+        require_max_norm(max_norm)
         with self._recorder.flush(Activity.GRADIENT_NORM):
             gradients = self._gradients.gradients()
             owned = [gradient for name, gradient in gradients.items() if self._tied.owns(name)]

@@ -16,6 +16,7 @@ from transformers import (
     MixtralForCausalLM,
     NanoChatConfig,
     OPTConfig,
+    OPTForCausalLM,
 )
 
 from fullbore.errors import ModelError
@@ -159,3 +160,22 @@ def test_positions_are_refused_where_the_model_would_not_read_them() -> None:
     with pytest.raises(ModelError, match="BloomForCausalLM does not read 'position_ids'; leave it out"):
         stage.module(None, packed())
     assert_parity(made("opt"), [0, 3, 6], packed())
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (
+            {"attention_masks": (2, 5)},
+            "OPTForCausalLM does not read 'attention_masks'; did you mean 'attention_mask'",
+        ),
+        ({"inputs_embeds": (2, 5)}, "'inputs_embeds' of a microbatch is not passed on to OPTForCausalLM"),
+        ({"attention_mask": (2, 4)}, r"'attention_mask' has one number for each token of 'input_ids' .*\[2, 4\]"),
+    ],
+)
+def test_what_would_be_left_unread_is_refused(given: dict[str, tuple[int, ...]], wanted: str) -> None:
+    model = OPTForCausalLM(CONFIGS["opt"])
+    batch = {"input_ids": torch.ones(2, 5, dtype=torch.long), **{key: torch.ones(size) for key, size in given.items()}}
+    with pytest.raises(ModelError, match=wanted):
+        task_of(model).inputs(model, batch)
+    assert "weights" not in task_of(model).inputs(model, {"input_ids": batch["input_ids"], "weights": torch.ones(2)})

@@ -9,7 +9,7 @@ import torch
 
 from fullbore.errors import ConfigError
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.clipping import clip, global_norm
+from fullbore.runtime.clipping import clip, global_norm, require_max_norm
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
 
@@ -44,3 +44,12 @@ def test_a_generator_is_scaled_and_nothing_at_all_is_fine() -> None:
     clip(iter(()), norm=5.0, max_norm=1.0)
     clip(gradients, norm=1.0, max_norm=math.inf)
     assert [gradient.item() for gradient in gradients] == pytest.approx([0.6, 0.8], rel=1e-6)
+
+
+@pytest.mark.parametrize("given", [-1.0, -math.inf, math.nan, "1", True])
+def test_what_is_no_norm_is_refused(given: object) -> None:
+    """A negative one would turn all gradients around, and NaN do nothing."""
+    with pytest.raises(ConfigError, match="clipped to a number of at least 0"):
+        require_max_norm(given)
+    for allowed in (None, 0, 1.0, math.inf):
+        require_max_norm(allowed)
