@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import itertools
 import json
 import sys
@@ -93,7 +94,7 @@ def runs(name: str) -> bool:
 def check(name: str, sizes: Sizes, *, kind: str) -> dict[str, Any]:
     """One schedule: two steps (the first warms up), then what was found of the second."""
     schedule = REGISTRY[name].build(sizes.ranks, num_microbatches=sizes.microbatches)
-    model = whole_model(schedule.num_stages, sizes)
+    model = whole_model(schedule.placement.stages_per_stream, sizes)
     found = run(model, schedule, sizes, kind=kind)
     gradients, loss = alone(model, sizes, kind=kind, num_microbatches=schedule.num_microbatches)
     errors = [float((found.gradients[key] - value).abs().max() / value.abs().max()) for key, value in gradients.items()]
@@ -120,8 +121,9 @@ class Found:
 
 def run(model: nn.Sequential, schedule: Schedule, sizes: Sizes, *, kind: str) -> Found:
     """Every rank on a thread. The second step is the one in which nothing may wait for the device."""
+    placement = schedule.placement
+    copies = [model, *(copy.deepcopy(model) for _ in placement.streams[1:])]
     layered = sequential_model(model)
-    last = StageIndex(schedule.num_stages - 1)
     torch_device = torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
     batch = batch_of(sizes, schedule.num_microbatches, torch_device)
     for microbatch in batch[:1]:
@@ -134,17 +136,23 @@ def run(model: nn.Sequential, schedule: Schedule, sizes: Sizes, *, kind: str) ->
     meeting = threading.Barrier(schedule.num_ranks + 1)
 
     def boundary_of(message: Message, microbatch: Microbatch) -> Boundary:
-        return layered.boundary(message.stage + (1 if message.payload is Payload.ACTIVATION else 0), microbatch)
+        place = placement.place_of(message.stage)
+        return layered.boundary(place + (1 if message.payload is Payload.ACTIVATION else 0), microbatch)
 
     for rank in range(schedule.num_ranks):
         mine: dict[StageIndex, EagerEngine] = {}
-        for stage in schedule.placement.stages_of(Rank(rank)):
-            built = layered.build_stage(stage, stage + 1, seed=0, device=torch_device)
+        for stage in placement.stages_of(Rank(rank)):
+            place = placement.place_of(stage)
+            first, last = placement.previous_stage(stage) is None, placement.next_stage(stage) is None
+            whole = sequential_model(
+                next(c for c, stream in zip(copies, placement.streams, strict=True) if stage in stream)
+            )
+            built = whole.build_stage(place, place + 1, seed=0, device=torch_device)
             mine[stage] = EagerEngine(
                 built.module,
-                entrance=None if stage == 0 else lambda microbatch, at=stage: layered.boundary(at, microbatch),
-                exit=None if stage == last else lambda microbatch, at=stage: layered.boundary(at + 1, microbatch),
-                objective=SQUARED if stage == last else None,
+                entrance=None if first else lambda microbatch, at=place: layered.boundary(at, microbatch),
+                exit=None if last else lambda microbatch, at=place: layered.boundary(at + 1, microbatch),
+                objective=SQUARED if last else None,
             )
         engines.append(mine)
 
@@ -182,7 +190,8 @@ def run(model: nn.Sequential, schedule: Schedule, sizes: Sizes, *, kind: str) ->
     peak = 0
     with contextlib.suppress(threading.BrokenBarrierError):
         for step in range(2):
-            model.zero_grad()  # every rank waits for this thread, at the beginning of a step
+            for each in copies:
+                each.zero_grad()  # every rank waits for this thread, at the beginning of a step
             meeting.wait(TIMEOUT_S)
             with no_sync(kind, forbidden=step == 1):
                 meeting.wait(TIMEOUT_S)
@@ -194,7 +203,11 @@ def run(model: nn.Sequential, schedule: Schedule, sizes: Sizes, *, kind: str) ->
     if failures:
         raise failures[0]
     sums = [float(engine.loss_sum) for mine in engines for engine in mine.values() if engine.loss_sum is not None]
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    gradients: dict[str, Tensor] = {}
+    for each in copies:
+        for name, parameter in each.named_parameters():
+            if parameter.grad is not None:
+                gradients[name] = parameter.grad + gradients[name] if name in gradients else parameter.grad.clone()
     count = sum(SQUARED.count(microbatch) for microbatch in batch)
     return Found(gradients, sum(sums) / count, [list(each.last) for each in spans], peak)
 

@@ -58,3 +58,31 @@ def gaps(timeline: Timeline, boundary: int) -> list[int]:
         for source, to in pairs
         for microbatch in range(4)
     ]
+
+
+def test_both_streams_cross_the_same_links_with_the_sizes_of_their_own_cuts(tmp_path: Path) -> None:
+    """Four ranks, chimera: what leaves layer 0 crosses link 0 downwards and link 2 upwards. 80 kB at 4 MB/s: 20 ms."""
+    layer = {"forward_ns": 8_000_000, "backward_input_ns": 4_000_000, "backward_weight_ns": 4_000_000}
+    sizes = (40_000, 80_000, 20_000, 0)
+    layers = [{"name": f"layers.{i}", **layer, "output_bytes": size} for i, size in enumerate(sizes)]
+    costs, folder = tmp_path / "costs.json", tmp_path / "run"
+    slow = [{"latency_ns": 30_000_000}, {"latency_ns": 1_000_000, "bytes_per_s": 4_000_000}, {"bytes_per_s": 8_000_000}]
+    costs.write_text(json.dumps({"layers": layers, "links": slow}))
+    sets = ["pipeline.schedule=chimera", "pipeline.stages=4", "pipeline.microbatches=4", "train.steps=4"]
+    sets.append(f"train.run_dir={folder}")
+    ran = fullbore("train", "--emulate", str(costs), *(part for pair in sets for part in ("--set", pair)), "--json")
+    assert ran.code == 0, ran.err
+    answer = json.loads(ran.out)
+    down, up = (30_000_000, 21_000_000, 2_500_000), (30_000_000, 21_000_000, 5_000_000)
+    links = [Link(delay) for delay in (*down, 0, *up)]
+    schedule = get("chimera").build(4, num_microbatches=4)
+    stage = StageCost(8_000_000, 4_000_000, 4_000_000)
+    expected = bubble_of(simulate(schedule, costs=[stage] * 8, links=links)).makespan_ns
+    assert answer["predicted_step_ns"] == expected
+    predicted = predicted_timeline(folder)
+    assert predicted is not None
+    assert bubble_of(predicted).makespan_ns == expected
+    trace = read_trace(folder)
+    timelines = [trace.timeline(step) for step in trace.steps[1:]]
+    assert min(bubble_of(timeline).makespan_ns for timeline in timelines) == pytest.approx(expected, rel=0.06)
+    assert answer["slow_stage"] is None

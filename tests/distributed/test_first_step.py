@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 
+from fullbore.costs.streams import stages_over
 from fullbore.errors import ScheduleError
 from fullbore.ids import StageIndex
 from fullbore.models.sequential import sequential_model
@@ -47,7 +48,8 @@ def test_clipping_uses_the_norm_over_all_stages(chain: list[list[Stepped]]) -> N
 
 
 @pytest.mark.parametrize(
-    ("layers", "ranks", "microbatches"), [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (8, 4, 4), (8, 4, 2)]
+    ("layers", "ranks", "microbatches"),
+    [(4, 1, 4), (4, 2, 1), (4, 4, 2), (4, 2, 4), (4, 4, 4), (4, 4, 8), (8, 4, 4), (8, 4, 2)],
 )
 def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks: int, microbatches: int) -> None:
     """Several forwards before a backward (DeepSpeed #3900), m < p (torchtitan #775), equal weights (pytorch #139304).
@@ -70,7 +72,7 @@ def test_loss_gradients_and_weights_are_those_of_one_process(layers: int, ranks:
             assert by_rank[rank][case].peak_activations == peak_activations(schedule)[rank]
             held = {
                 StageIndex(stage): number * 2 * (8 // microbatches) * 8 * 8  # input, output gradient
-                for stage, number in enumerate(by_rank[rank][case].layers_per_stage)
+                for stage, number in enumerate(stages_over(by_rank[rank][case].layers_per_stage, schedule.placement))
             }
             assert by_rank[rank][case].peak_held_bytes == peak_held_bytes(schedule, held=held)[rank]
 
@@ -80,7 +82,8 @@ def names_for(ranks: int, microbatches: int, *, layers: int) -> list[str]:
     found = []
     for name in RUNNABLE:
         with suppress(ScheduleError):
-            if CATALOGUE[name].build(ranks, num_microbatches=microbatches).num_stages <= layers:
+            schedule = CATALOGUE[name].build(ranks, num_microbatches=microbatches)
+            if schedule.placement.stages_per_stream <= layers:
                 found.append(name)
     return found
 
@@ -89,6 +92,10 @@ def test_the_cases_above_have_several_stages_a_rank() -> None:
     for ranks, layers in ((1, 4), (2, 4), (4, 8)):
         assert {"1f1b", "interleaved-1f1b", "looped-bfs", "1f1b-v"} <= set(names_for(ranks, 4, layers=layers))
     assert {"looped-bfs", "1f1b-v"} <= set(names_for(2, 1, layers=4))
+    for ranks, microbatches in ((2, 4), (4, 8)):
+        assert {"dualpipe", "chimera"} <= set(names_for(ranks, microbatches, layers=4)), (
+            "a rank holds two of its stages"
+        )
 
 
 TIED = [

@@ -15,7 +15,7 @@ from fullbore.synthesis.catalogue import CATALOGUE
 from tests.property.strategies import fits
 from tests.support.command import TINY_LLAMA, fullbore
 from tests.support.ranks import on_ranks
-from tests.support.runnable import RUNNABLE
+from tests.support.runnable import RUNNABLE, TWO_STREAMS
 
 PAIRS = (
     ("none", "true", "float64"),
@@ -27,14 +27,21 @@ PAIRS = (
 
 def cases(ranks: int, settings: str) -> list[tuple[str, str, str, str]]:
     """Schedule, recomputation, tie, dtype: for each schedule one of the pairs in turn, all of them (every two settings
-    together), or the whole product."""
+    together; of those with two streams every second), or the whole product."""
     product_of_all = tuple(product(("none", "full"), ("true", "false"), ("float64", "float32")))
     found = []
     for number, name in enumerate(RUNNABLE):
-        chosen = {"in turn": (PAIRS[number % 4],), "pairs": PAIRS, "product": product_of_all}[settings]
-        if fits(CATALOGUE[name], ranks, 4, CATALOGUE[name].chunks, {}):
+        pairs = PAIRS[number % 2 :: 2] if name in TWO_STREAMS else PAIRS
+        chosen = {"in turn": (PAIRS[number % 4],), "pairs": pairs, "product": product_of_all}[settings]
+        if microbatches(name, ranks):
             found += [(name, *case) for case in chosen]
     return found
+
+
+def microbatches(name: str, ranks: int) -> int | None:
+    """Four, or eight for a schedule that needs more; None where it does not exist for so many ranks."""
+    entry = CATALOGUE[name]
+    return next((count for count in (4, 8) if fits(entry, ranks, count, entry.chunks, {})), None)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +72,8 @@ def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, setti
     configs = [
         config(
             text,
-            *(f"pipeline.stages={ranks}", "pipeline.microbatches=4", "pipeline.partition=equal"),
+            *(f"pipeline.stages={ranks}", "pipeline.partition=equal"),
+            *(f"pipeline.microbatches={microbatches(name, ranks)}",),
             *(f"pipeline.schedule={name}", f"pipeline.recompute={recompute}"),
             *(f"model.config.tie_word_embeddings={tied}", f"model.dtype={dtype}"),
             f"model.config.num_hidden_layers={_blocks(name)}",

@@ -46,11 +46,11 @@ def assert_same(case: Case, ranks: list[Compared]) -> None:
     assert sum(len(seen.ahead.actions) for seen in ranks) > 0
 
 
-@pytest.mark.parametrize(("schedule", "m"), SCHEDULES)
+@pytest.mark.parametrize(("schedule", "m"), [*SCHEDULES, ("dualpipe", 4)])
 def test_two_ranks(schedule: str, m: int) -> None:
-    """m odd or two stages a rank, lengths and numbers of samples uneven, two steps that add up; tied over ranks,
-    frozen, adapters, dropout, a loss in chunks, bfloat16 and float16."""
-    models = MOSTLY if schedule == "1f1b" else ("tied", "dropped", "adapted", "half")
+    """m odd or two stages a rank, of one stream or of two; lengths and numbers of samples uneven, two steps that add
+    up; tied over ranks, frozen, adapters, dropout, a loss in chunks, bfloat16 and float16."""
+    models = {"1f1b": MOSTLY, "dualpipe": ("dropped", "half")}.get(schedule, ("tied", "dropped", "adapted", "half"))
     cases = [Case(model, schedule, m) for model in models]
     for case, ranks in zip(cases, compare(cases), strict=True):
         assert_same(case, ranks)
@@ -66,6 +66,17 @@ def test_some_layers_and_two_rounds_a_step() -> None:
         assert not first.ahead.actions
         assert len(last.ahead.actions) == case.microbatches
         assert [row for row, _ in last.ahead.recomputed] == [Row.COMPUTE] * 2 * case.microbatches
+
+
+def test_a_stage_and_its_mirror_recompute_the_same_layer() -> None:
+    """One layer of the last stage, which either rank holds for one direction: half of the microbatches each."""
+    cases = [Case("tied", name, 4, BLOCKS[-1:], accumulation=2) for name in ("dualpipe", "chimera")]
+    for case, ranks in zip(cases, compare(cases), strict=True):
+        assert_same(case, ranks)
+        assert [{int(action[0]) for action in seen.ahead.actions} for seen in ranks] == [{2}, {1}]
+        for seen in ranks:
+            assert len(seen.ahead.actions) == case.microbatches // 2
+            assert [row for row, _ in seen.ahead.recomputed] == [Row.COMPUTE] * case.microbatches
 
 
 @pytest.mark.slow

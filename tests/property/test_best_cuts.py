@@ -52,12 +52,12 @@ def exactly(layers: list[LayerCost], counts: tuple[int, ...], schedule: Schedule
     """(makespan, largest peak of a rank) by the exact simulation."""
     edges = (0, *np.cumsum(counts).tolist())
     held = [layers[first:end] for first, end in pairwise(edges)]
-    timeline = simulate(
-        schedule,
-        costs=[StageCost.of_layers(stage) for stage in held],
-        links=links,
-        message_bytes=[layers[end - 1].output_bytes for end in edges[1:-1]],
-    )
+    sizes = [layers[end - 1].output_bytes for end in edges[1:-1]]
+    if schedule.placement.num_streams == 2:  # rank r holds the runs r and p - 1 - r, and link r joins ranks r and r + 1
+        held, sizes = [*held, *reversed(held)], [*sizes, 0, *reversed(sizes)]
+        links = [*links, Link(), *links] if links else []
+    costs = [StageCost.of_layers(stage) for stage in held]
+    timeline = simulate(schedule, costs=costs, links=links, message_bytes=sizes)
     return bubble_of(timeline).makespan_ns, max(peak_bytes(schedule, stages=[StageMemory.of_layers(s) for s in held]))
 
 
@@ -66,8 +66,9 @@ def cases(draw: st.DrawFn) -> tuple[list[LayerCost], Schedule, list[Link]]:
     layers = draw(layers_of)
     ranks = draw(st.integers(1, min(4, len(layers))))
     names = ["1f1b", "gpipe"] + (["interleaved-1f1b"] if ranks == 2 and len(layers) >= 4 else [])
+    names += ["chimera"] if ranks % 2 == 0 else []
     schedule = get(draw(st.sampled_from(names))).build(ranks, num_microbatches=2 * draw(st.integers(1, 3)))
-    boundaries = schedule.num_stages - 1
+    boundaries = schedule.placement.stages_per_stream - 1
     link = st.builds(Link, small, st.none() | st.integers(10**8, 10**10))
     return layers, schedule, draw(st.just([]) | st.lists(link, min_size=boundaries, max_size=boundaries))
 
@@ -76,7 +77,10 @@ def cases(draw: st.DrawFn) -> tuple[list[LayerCost], Schedule, list[Link]]:
 @given(cases(), st.none() | st.integers(0, 400))
 def test_no_cut_that_fits_is_faster(case: tuple[list[LayerCost], Schedule, list[Link]], limit: int | None) -> None:
     layers, schedule, links = case
-    found = {cut: exactly(layers, cut, schedule, links) for cut in every_cut(len(layers), schedule.num_stages)}
+    found = {
+        cut: exactly(layers, cut, schedule, links)
+        for cut in every_cut(len(layers), schedule.placement.stages_per_stream)
+    }
     fitting = [makespan for makespan, peak in found.values() if limit is None or peak <= limit]
     try:
         best = best_partition(layers, schedule=schedule, links=links, memory_bytes=limit)
@@ -106,10 +110,30 @@ def test_a_boundary_within_a_rank_is_free(layers: list[LayerCost], schedule: Sch
     assert [score.makespan for score in scores] == [exactly(layers, cut, schedule, links)[0] for cut in cuts]
 
 
+both_ways = st.builds(
+    shuffled_streams,
+    st.just(Placement.bidirectional(4)),
+    num_microbatches=st.integers(2, 4),
+    split=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+three_links = st.lists(st.builds(Link, small, st.none() | st.integers(10**8, 10**10)), min_size=3, max_size=3)
+
+
+@given(st.lists(layer, min_size=4, max_size=6), both_ways, three_links)
+def test_a_cut_is_scored_over_both_streams(layers: list[LayerCost], schedule: Schedule, links: list[Link]) -> None:
+    cuts = every_cut(len(layers), 4)
+    scores = Judge(layers, schedule=schedule, links=links, memory_bytes=50).scores(np.array(cuts))
+    expected = [exactly(layers, cut, schedule, links) for cut in cuts]
+    assert [(score.makespan, score.excess_bytes) for score in scores] == [
+        (m, max(peak - 50, 0)) for m, peak in expected
+    ]
+
+
 @given(cases())
 def test_many_cuts_are_scored_as_each_alone(case: tuple[list[LayerCost], Schedule, list[Link]]) -> None:
     layers, schedule, links = case
-    cuts = every_cut(len(layers), schedule.num_stages)
+    cuts = every_cut(len(layers), schedule.placement.stages_per_stream)
     judge = Judge(layers, schedule=schedule, links=links, memory_bytes=50)
     for cut, score in zip(cuts, judge.scores(np.array(cuts)), strict=True):
         makespan, peak = exactly(layers, cut, schedule, links)

@@ -70,6 +70,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def test_these_are_the_schedules_with_several_stages_a_rank() -> None:
     assert {"interleaved-1f1b", "looped-bfs", "zb-v", "v-half", "v-min", "1f1b-v", "dualpipe-v"} <= set(CHUNKED)
+    assert {"dualpipe", "chimera"} <= set(CHUNKED)
 
 
 @given(cases())

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fullbore.errors import RankFailed
-from fullbore.ids import Rank
+from fullbore.ids import Rank, StageIndex
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.runtime.executor import Executor
@@ -23,7 +23,7 @@ from fullbore.runtime.recorder import StepRecorder
 from fullbore.synthesis.catalogue import CATALOGUE
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row
-from tests.support.in_memory import SQUARED_ERROR, boundary_of, chain_batch, edge, engine_of, run_alone
+from tests.support.in_memory import SQUARED_ERROR, boundary_of, by_place, chain_batch, edge, engine_of, run_alone
 from tests.support.runnable import RUNNABLE
 from tests.support.split_schedules import mixed
 from tests.support.stream_device import CLOCK_AHEAD_NS, StreamDevice, StreamEngine, StreamTransport
@@ -38,7 +38,7 @@ class OnStreams:
 
     schedule: Schedule
     devices: list[StreamDevice]
-    engines: list[dict[int, StreamEngine]]
+    engines: list[dict[StageIndex, StreamEngine]]
     transports: list[StreamTransport]
     executors: list[Executor]
     spans: list[SpanList]
@@ -73,17 +73,17 @@ def on_streams(schedule: Schedule, *, seed: int = 0) -> Iterator[OnStreams]:
     source = random.Random(seed)
     fabric = MemoryFabric(delay_s=MemoryFabric.random_delays(seed, longest_s=WORK_S))
     program = lower(schedule)
-    last = schedule.num_stages - 1
+    placement = schedule.placement
     made = OnStreams(schedule, [], [], [], [], [], opened)
     for rank in range(schedule.num_ranks):
         device = StreamDevice(opened=opened, timeout_s=TIMEOUT_S)
-        engines = {}
-        for stage in schedule.placement.stages_of(Rank(rank)):
+        engines: dict[StageIndex, StreamEngine] = {}
+        for stage in placement.stages_of(Rank(rank)):
             engines[stage] = StreamEngine(
                 engine_of(stage, schedule),
                 device=device,
-                entrance=None if stage == 0 else edge,
-                exit=None if stage == last else edge,
+                entrance=None if placement.previous_stage(stage) is None else edge,
+                exit=None if placement.next_stage(stage) is None else edge,
                 work_s=lambda: source.uniform(WORK_S, 2 * WORK_S),
             )
         transport = StreamTransport(
@@ -127,12 +127,11 @@ def test_the_host_issues_a_whole_step_before_the_device_has_done_any_of_it(sched
     with on_streams(schedule) as ranks:
         assert ranks.run() == []
         assert [device.num_waits for device in ranks.devices] == [1] * schedule.num_ranks, "only the end of the step"
-        gradients = {
-            stage: engine.inner._module.weight.grad for mine in ranks.engines for stage, engine in mine.items()
-        }
-    alone = run_alone(schedule.num_stages, schedule.num_microbatches)
-    for stage, gradient in alone.gradients.items():
-        torch.testing.assert_close(gradients[stage], gradient, rtol=1e-12, atol=0)
+        engines = [(stage, engine.inner) for mine in ranks.engines for stage, engine in mine.items()]
+        gradients = by_place(engines, schedule)
+    alone = run_alone(schedule.placement.stages_per_stream, schedule.num_microbatches)
+    for place, gradient in alone.gradients.items():
+        torch.testing.assert_close(gradients[place], gradient, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("schedule", every_schedule(2, 4), ids=lambda schedule: schedule.name)

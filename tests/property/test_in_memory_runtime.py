@@ -21,11 +21,11 @@ def test_random_delays_never_hang_and_never_change_a_bit(case: int) -> None:
         schedule = one.schedule
         outcome = run_on_threads(schedule, seed=one.seed, longest_delay_s=0.0008)
         assert not outcome.errors, f"{one}: {outcome.errors[0]}"
-        reference = run_alone(schedule.num_stages, schedule.num_microbatches)
+        reference = run_alone(schedule.placement.stages_per_stream, schedule.num_microbatches)
         assert outcome.loss == pytest.approx(reference.loss, rel=1e-12)
         assert outcome.gradients.keys() == reference.gradients.keys()
-        for stage, gradient in reference.gradients.items():
-            torch.testing.assert_close(outcome.gradients[stage], gradient, rtol=1e-12, atol=1e-14)
+        for place, gradient in reference.gradients.items():
+            torch.testing.assert_close(outcome.gradients[place], gradient, rtol=1e-12, atol=1e-14)
         assert outcome.peak_activations == peak_activations(schedule)
         assert outcome.peak_held_bytes == peak_held_bytes(schedule, held=held_by_linear(schedule))
 

@@ -28,11 +28,11 @@ def test_gradients_activations_and_second_forwards_are_as_the_schedule_says(case
         schedule = recompute_ahead(whole, stages=chosen)
         outcome = run_on_threads(schedule, seed=one.seed, longest_delay_s=0.0008, recompute=True)
         assert not outcome.errors, f"{one}: {outcome.errors[0]}"
-        reference = run_alone(schedule.num_stages, schedule.num_microbatches)
+        reference = run_alone(schedule.placement.stages_per_stream, schedule.num_microbatches)
         assert outcome.loss == pytest.approx(reference.loss, rel=1e-12)
         assert outcome.gradients.keys() == reference.gradients.keys()
-        for stage, gradient in reference.gradients.items():
-            torch.testing.assert_close(outcome.gradients[stage], gradient, rtol=1e-12, atol=1e-14)
+        for place, gradient in reference.gradients.items():
+            torch.testing.assert_close(outcome.gradients[place], gradient, rtol=1e-12, atol=1e-14)
         assert outcome.peak_activations == peak_activations(schedule) == peak_activations(whole)
         backwards = [a for order in schedule.orders for a in order if a.kind.makes_input_gradient]
         assert sorted(outcome.recomputed) == sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ from fullbore.simulate.memory import peak_activations
 from tests.property.strategies import shuffled
 from tests.support.in_memory import both_directions_on_one, held_by_linear, run_alone, run_on_threads
 from tests.support.split_schedules import mixed, one_forward_one_input, v_shaped
+from tests.support.two_ways import shuffled_streams
 
 
 def cases() -> list[Schedule]:
-    """1F1B split and half split, in a V, and 60 valid orders that nobody would write, over several placements."""
+    """1F1B split and half split, in a V, and 60 valid orders that nobody would write, over several placements; and such
+    orders over two streams."""
     source = random.Random(3)
     known = [make(p, m) for make in (one_forward_one_input, mixed) for p in (1, 2, 4, 8) for m in (1, 3, 8)]
     places = [Placement.loop, Placement.snake]
@@ -35,7 +38,11 @@ def cases() -> list[Schedule]:
         )
         for _ in range(60)
     ]
-    return [*known, *(v_shaped(m) for m in (1, 5)), *drawn]
+    two_ways = [
+        shuffled_streams(Placement.bidirectional(p), num_microbatches=m, split=split, seed=p * m)
+        for p, m, split in product((1, 2, 3, 4), (2, 5), (False, True))
+    ]
+    return [*known, *(v_shaped(m) for m in (1, 5)), *drawn, *two_ways]
 
 
 CASES = cases()
@@ -46,11 +53,11 @@ def test_random_delays_never_hang_and_gradients_activations_and_held_bytes_are_a
     for number, schedule in list(enumerate(CASES))[part::6]:
         outcome = run_on_threads(schedule, seed=number, longest_delay_s=0.0008)
         assert not outcome.errors, f"{schedule}: {outcome.errors[0]}"
-        reference = run_alone(schedule.num_stages, schedule.num_microbatches)
+        reference = run_alone(schedule.placement.stages_per_stream, schedule.num_microbatches)
         assert outcome.loss == pytest.approx(reference.loss, rel=1e-12)
         assert outcome.gradients.keys() == reference.gradients.keys()
-        for stage, gradient in reference.gradients.items():
-            torch.testing.assert_close(outcome.gradients[stage], gradient, rtol=1e-12, atol=1e-14)
+        for place, gradient in reference.gradients.items():
+            torch.testing.assert_close(outcome.gradients[place], gradient, rtol=1e-12, atol=1e-14)
         assert outcome.peak_activations == peak_activations(schedule)
         assert outcome.peak_held_bytes == peak_held_bytes(schedule, held=held_by_linear(schedule))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,11 +44,12 @@ SQUARED_ERROR = Objective(
 
 
 class ChainStage(nn.Module):
-    """One linear layer with tanh, in float64; reads the batch on the first stage. Sleeps a little if asked."""
+    """One linear layer with tanh, in float64; reads the batch on the first stage. Sleeps a little if asked. Two stages
+    at the same place of two streams have the same weight."""
 
-    def __init__(self, stage: int, *, last: bool, pause: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, place: int, *, last: bool, pause: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        generator = torch.Generator().manual_seed(stage)
+        generator = torch.Generator().manual_seed(place)
         linear = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64)
         linear.weight.data = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
         self.layer = nn.Sequential(linear, nn.Tanh())
@@ -70,6 +71,8 @@ class ChainStage(nn.Module):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     gradients: Mapping[int, Tensor]
+    """By place in the stream; where there are two, both copies' added up."""
+
     loss: float
     peak_activations: tuple[int, ...]
     peak_held_bytes: tuple[int, ...]
@@ -174,12 +177,7 @@ def run_on_threads(
         thread.start()
     for thread in threads:
         thread.join()
-    gradients = {
-        int(stage): engine._module.weight.grad
-        for mine in engines
-        for stage, engine in mine.items()
-        if engine._module.weight.grad is not None
-    }
+    gradients = by_place([(stage, engine) for mine in engines for stage, engine in mine.items()], schedule)
     sums = [engine.loss_sum for mine in engines for engine in mine.values() if engine.loss_sum is not None]
     loss = sum(float(value) for value in sums) / count
     activations = tuple(executor.peak_activations for executor in executors)
@@ -195,6 +193,16 @@ def run_on_threads(
     return Outcome(gradients, loss, activations, held, tuple(errors), recomputed)
 
 
+def by_place(engines: Iterable[tuple[StageIndex, EagerEngine]], schedule: Schedule) -> dict[int, Tensor]:
+    """The gradients of a step, as `Outcome` has them."""
+    found: dict[int, Tensor] = {}
+    for stage, engine in sorted(engines, key=lambda pair: pair[0]):
+        gradient, place = engine._module.weight.grad, schedule.placement.place_of(stage)
+        if gradient is not None:
+            found[place] = found[place] + gradient if place in found else gradient
+    return found
+
+
 def engine_of(
     stage: StageIndex,
     schedule: Schedule,
@@ -203,8 +211,9 @@ def engine_of(
     recorder: StepRecorder | None = None,
 ) -> EagerEngine:
     """Of one stage of the chain, for whole and split backwards. With a ``recorder`` the layer recomputes."""
-    last = stage == schedule.num_stages - 1
-    module = ChainStage(stage, pause=pause, last=last)
+    placement = schedule.placement
+    first, last = placement.previous_stage(stage) is None, placement.next_stage(stage) is None
+    module = ChainStage(placement.place_of(stage), pause=pause, last=last)
     deferral = Deferral()
     apply_weight_splits(module, deferral)
     watch = Watch()
@@ -213,7 +222,7 @@ def engine_of(
         apply_recompute(built, ["layer"], around=lambda _: recorder.nested(Kind.RECOMPUTE), watch=watch)
     return EagerEngine(
         module,
-        entrance=None if stage == 0 else edge,
+        entrance=None if first else edge,
         exit=None if last else edge,
         objective=SQUARED_ERROR if last else None,
         deferral=deferral,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fullbore.config.run import RunConfig
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Objective, TiedWeight
+from fullbore.models.layered import Objective
 from fullbore.runtime.clipping import clip, global_norm
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.gradients import GradientStore
@@ -194,7 +194,7 @@ class Tied:
 def tied_scalar(worker: Worker) -> Tied:
     """Two ranks, a tied scalar whose copies have gradients 3 and 4, and an untied one with the same."""
     mesh = group(worker)
-    tied = TiedGradients([TiedWeight("w", (0, 1))], rank_of_layer=[0, 1], mesh=mesh, timeout_s=30.0)
+    tied = TiedGradients({"w": (0, 1)}, mesh=mesh, timeout_s=30.0)
     own = float(3 + worker.rank)
     alone = [torch.tensor([own])]
     norms = (global_norm(alone, mesh=mesh), global_norm(alone, mesh=mesh, norm_type=math.inf))

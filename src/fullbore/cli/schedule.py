@@ -19,6 +19,7 @@ from fullbore.cli.schedule_options import (
     solver_option,
 )
 from fullbore.costs.stage import StageCost
+from fullbore.costs.streams import stages_over
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.errors import ConfigError
 from fullbore.ir.placement import Placement
@@ -209,7 +210,7 @@ def _timing(
         if comm is not None:
             raise ConfigError("--comm has no unit beside the recipe's nanoseconds; give --cost too, or leave it out")
         return Timing(held.stage_costs, (), TimeScale.milliseconds())
-    per_stage = zip(unit.of(placement), held.recipe.layers_per_stage, strict=True)
+    per_stage = zip(unit.of(placement), stages_over(held.recipe.layers_per_stage, placement), strict=True)
     layered = tuple(
         StageCost(one.forward * count, one.backward_input * count, one.backward_weight * count)
         for one, count in per_stage

@@ -117,7 +117,7 @@ def find_slow_stage(
     placement = schedule.placement
     if placement.num_ranks < 2 or placement.num_streams > 1:
         return None
-    measured = stage_times(steps, num_stages=placement.num_stages)
+    measured = stage_times(steps, placement=placement)
     totals = [sum(kinds.values()) for kinds in measured]
     of_rank = [sum(totals[stage] for stage in placement.stages_of(Rank(rank))) for rank in range(placement.num_ranks)]
     rank = of_rank.index(max(of_rank))

@@ -11,7 +11,7 @@ bidirectional p=3 stages 0 1 2 3 4 5  ranks 0 1 2 0 1 2  streams 0 > 1 > 2 and 5
 
 Stage 2p - 1 - k is the mirror of stage k: the same layers, on rank p - 1 - k. So the first layers are stage 0 on rank 0
 for one stream and stage 5 on rank 2 for the other. Who follows whom is asked of the placement (`next_stage`,
-`previous_stage`), never worked out from numbers.
+`previous_stage`), and so is which run of layers a stage holds (`place_of`), never worked out from numbers.
 """
 
 from __future__ import annotations
@@ -87,6 +87,16 @@ class Placement:
             return (stages,)
         half = self.num_stages // 2
         return stages[:half], stages[half:][::-1]
+
+    @property
+    def stages_per_stream(self) -> int:
+        """How many stages a microbatch goes through: into so many runs of layers the model is cut."""
+        return self.num_stages // self.num_streams
+
+    def place_of(self, stage: StageIndex) -> int:
+        """The stage's place in its stream, from 0 where the batch comes in. A stage and its mirror have the same one:
+        it is the number of the run of layers that both hold."""
+        return stage if stage < self.stages_per_stream else self.num_stages - 1 - stage
 
     def next_stage(self, stage: StageIndex) -> StageIndex | None:
         """Where the stage's activation goes; None where the loss is computed."""

@@ -22,6 +22,8 @@ class Layout:
     data: int = 1
     context: int = 1
     expert: int = 1
+    streams: int = 1
+    """No axis: 2 where the pipeline's chunks are the model twice, in opposite directions."""
 
     def __post_init__(self) -> None:
         for axis in ("pipeline", "chunks", "tensor", "data", "context", "expert"):
@@ -30,15 +32,26 @@ class Layout:
                 raise RecipeError(f"every axis of a layout is at least 1 ({axis}={size})")
             if size > 1 and axis in ("tensor", "data", "context", "expert"):
                 raise RecipeError(f"the {axis} axis is not built yet: use 1 ({axis}={size})")
+        if self.streams not in (1, 2) or self.num_stages % self.streams:
+            raise RecipeError(
+                f"a layout has one stream, or two over an even number of stages (streams={self.streams}, "
+                f"pipeline={self.pipeline}, chunks={self.chunks})"
+            )
 
     @property
     def num_stages(self) -> int:
         return self.pipeline * self.chunks
 
+    @property
+    def stages_per_stream(self) -> int:
+        """Into so many runs of layers the model is cut."""
+        return self.num_stages // self.streams
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One configuration, ready to run. The layers of stage s are the s-th run of ``layers_per_stage``."""
+    """One configuration, ready to run. The layers of stage s are the s-th run of ``layers_per_stage``; where there are
+    two streams, those of its mirror too."""
 
     layout: Layout
     microbatch_size: int
@@ -58,9 +71,10 @@ class Recipe:
         for name in ("microbatch_size", "microbatches", "accumulation"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"{name} must be at least 1 ({name}={getattr(self, name)})")
-        if len(self.layers_per_stage) != self.layout.num_stages:
+        if len(self.layers_per_stage) != self.layout.stages_per_stream:
+            of_stream = "" if self.layout.streams == 1 else " of a stream"
             raise RecipeError(
-                f"layers_per_stage needs one count for each of the {self.layout.num_stages} stages "
+                f"layers_per_stage needs one count for each of the {self.layout.stages_per_stream} stages{of_stream} "
                 f"(given {len(self.layers_per_stage)}: {list(self.layers_per_stage)})"
             )
         if self.recompute_ahead and not self.recompute:
@@ -78,7 +92,7 @@ class Recipe:
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """The first layer of each stage, and the number of layers at the end: p * v + 1 numbers from 0."""
+        """The first layer of each stage of a stream, and the number of layers at the end: p * v + 1 numbers from 0."""
         edges = [0]
         for count in self.layers_per_stage:
             edges.append(edges[-1] + count)

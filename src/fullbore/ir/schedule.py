@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute
@@ -59,6 +59,10 @@ class Schedule:
         """Forwards that a rank runs for one microbatch, which together keep its whole share of the activations: one for
         each of its stages that lie on one stream, and for each slice."""
         return self.num_stages // self.num_ranks // self.placement.num_streams * self.num_slices
+
+    def in_turn(self) -> Schedule:
+        """The same without pairs: what it is where a rank runs one action after the other, as fullbore's do."""
+        return replace(self, overlaps=frozenset())
 
     def order_of(self, rank: Rank) -> tuple[Compute, ...]:
         return self.orders[rank]

@@ -2,7 +2,8 @@
 
 With one stage a rank the memory limit is exact: each stage keeps as many microbatches as the schedule has in flight
 there, and only cuts whose every stage fits are looked at. With several, the peak of a rank is that of the sum over its
-chunks, which no single stage decides, so the search moves layers until every rank fits.
+chunks, which no single stage decides, so the search moves layers until every rank fits. A bidirectional placement is a
+case of that: rank r holds stages r and p - 1 - r of one cut.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy as np
 
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
-from fullbore.errors import PartitionError
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.judge import Judge
@@ -35,19 +35,16 @@ def best_partition(
     """The cut to run ``schedule`` with. Parameters are only made even, not simulated.
 
     Args:
-        links: one for each boundary; none: all free.
-        memory_bytes: the most a rank may need for parameters, optimizer state and activations.
+        links: one for each boundary of a stream; none: all free.
+        memory_bytes: the most a rank may need for parameters, optimizer state and activations, both copies of the
+            layers included where there are two.
 
     Raises:
         NothingFits: no cut within ``memory_bytes`` is known; tells the least limit that has one.
-        PartitionError: fewer layers than stages, or a placement that holds layers twice.
+        PartitionError: fewer layers than stages of a stream.
     """
-    placement, num_stages = schedule.placement, schedule.num_stages
-    if placement.num_streams > 1:
-        raise PartitionError(
-            f"layers of a bidirectional placement cannot be cut yet ({schedule.name}); use a schedule with one stream"
-        )
-    kept, chunked = in_flight(schedule), num_stages > placement.num_ranks
+    placement, num_stages = schedule.placement, schedule.placement.stages_per_stream
+    kept, chunked = in_flight(schedule), placement.num_stages > placement.num_ranks
     stage_limit = None if chunked else memory_bytes
     first = solve(layers, num_stages=num_stages, objective=objective, in_flight=kept, memory_bytes=stage_limit)
     start, decided, excess = first.layers_per_stage, None, 0
@@ -76,7 +73,7 @@ def best_partition(
         layers_per_stage=counts,
         objective=objective,
         in_flight=kept,
-        ranks=placement.ranks,
+        placement=placement,
         decided=decided,
     )
 

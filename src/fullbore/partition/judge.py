@@ -17,7 +17,7 @@ from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.memory import StageMemory
 from fullbore.costs.stage import StageCost
-from fullbore.errors import CostsError
+from fullbore.costs.streams import links_over, sizes_over, stages_over
 from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
 from fullbore.simulate.compiled import compile_schedule, refuse_too_long
@@ -60,14 +60,19 @@ class Judge:
         memory_bytes: int | None = None,
         slowness: Sequence[float] = (),
     ) -> None:
-        """``slowness``: how many times as long each rank takes for the same layer; none: all the same.
+        """
+        Args:
+            links: one for each boundary of a stream; none: all free.
+            slowness: how many times as long each rank takes for the same layer; none: all the same.
 
         Raises:
             CostsError: links that are not one a boundary.
         """
-        num_boundaries, ranks = schedule.num_stages - 1, schedule.placement.ranks
-        if links and len(links) != num_boundaries:
-            raise CostsError(f"one link for each of the {num_boundaries} boundaries (given {len(links)})")
+        placement = schedule.placement
+        num_boundaries, ranks = schedule.num_stages - 1, placement.ranks
+        self._place = np.array(stages_over(range(placement.stages_per_stream), placement))
+        cuts = sizes_over(range(placement.stages_per_stream - 1), placement)
+        self._cut_at = np.array([*cuts, 0])
         self.schedule, self.num_layers = schedule, len(layers)
         self._compiled = compile_schedule(schedule)
         self._memory_bytes = memory_bytes
@@ -85,7 +90,7 @@ class Judge:
         self._work = self._times.sum(axis=0)
         self._slowness = np.array([slowness[rank] for rank in ranks]) if slowness else None
         self._delay_after = np.zeros((num_boundaries + 1, len(layers)), np.int64)
-        for boundary, link in enumerate(links):
+        for boundary, link in enumerate(links_over(links, placement)):
             if ranks[boundary] != ranks[boundary + 1]:
                 self._delay_after[boundary] = [link.delay_ns(layer.output_bytes) for layer in layers]
         longest = round(int(self._times[:, -1].sum()) * max(slowness, default=1))
@@ -102,9 +107,10 @@ class Judge:
         return self._compiled.num_actions
 
     def stage_times(self, cuts: Ints) -> Ints:
-        """[cut, stage] the work of every stage for one microbatch. ``cuts``: [cut, stage] layers of each stage."""
+        """[cut, stage] the work of every stage for one microbatch. ``cuts``: [cut, place] layers of each stage of a
+        stream."""
         if self._slowness is None:
-            return _runs(self._work, cuts)
+            return self._runs(self._work, cuts)
         times: Ints = np.sum(self._part_times(cuts), axis=0)
         return times
 
@@ -116,8 +122,8 @@ class Judge:
     def scores(self, cuts: Ints) -> list[Score]:
         """One score a cut. Linear in cuts times actions."""
         durations = np.einsum("kc,cns->skn", _KIND_OF_PARTS, np.stack(self._part_times(cuts))).reshape(-1, len(cuts))
-        last = np.cumsum(cuts, axis=1) - 1
-        delays = self._delay_after[np.arange(cuts.shape[1]), last].T
+        last = (np.cumsum(cuts, axis=1) - 1)[:, self._cut_at]
+        delays = self._delay_after[np.arange(len(self._cut_at)), last].T
         found = makespans(self._compiled, durations=durations, delays=delays)
         ranks, stages = self.rank_times(cuts).max(axis=1), self.stage_times(cuts).max(axis=1)
         columns = (column.tolist() for column in (self.excess(cuts), found, ranks, stages))
@@ -134,12 +140,12 @@ class Judge:
 
     def peak_bytes(self, cuts: Ints) -> Ints:
         """[rank, cut] the most each rank keeps at once."""
-        fixed, kept = (_runs(column, cuts).T for column in self._bytes)
+        fixed, kept = (self._runs(column, cuts).T for column in self._bytes)
         return self._evaluator.peak_bytes(fixed, kept)
 
     def _part_times(self, cuts: Ints) -> list[Ints]:
         """[cut, stage] of each of the parts."""
-        runs = [_runs(column, cuts) for column in self._times]
+        runs = [self._runs(column, cuts) for column in self._times]
         if self._slowness is None:
             return runs
         return [np.rint(times * self._slowness).astype(np.int64) for times in runs]
@@ -151,11 +157,10 @@ class Judge:
         excess: Ints = np.maximum(self.peak_bytes(cuts).max(axis=0) - self._memory_bytes, 0)
         return excess
 
-
-def _runs(prefix: Ints, cuts: Ints) -> Ints:
-    """[cut, stage] sums over the layers of every stage."""
-    sums: Ints = np.diff(prefix[np.cumsum(cuts, axis=1)], axis=1, prepend=0)
-    return sums
+    def _runs(self, prefix: Ints, cuts: Ints) -> Ints:
+        """[cut, stage] sums over the layers of every stage."""
+        sums: Ints = np.diff(prefix[np.cumsum(cuts, axis=1)], axis=1, prepend=0)[:, self._place]
+        return sums
 
 
 def _uneven(times: Ints) -> Ints:

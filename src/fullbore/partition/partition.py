@@ -10,6 +10,8 @@ from itertools import accumulate, pairwise
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.memory import StageMemory
 from fullbore.errors import PartitionError
+from fullbore.ids import Rank
+from fullbore.ir.placement import Placement
 from fullbore.partition.least_memory import least_memory
 from fullbore.partition.min_max import Allowed, min_max
 from fullbore.partition.objective import PartitionObjective
@@ -32,7 +34,7 @@ class NothingFits(PartitionError):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages in model order. Times are of one microbatch, forward and whole backward."""
+    """Stages in model order, of one stream. Times are of one microbatch, forward and whole backward."""
 
     layers_per_stage: tuple[int, ...]
     boundaries: tuple[int, ...]
@@ -57,7 +59,8 @@ class Partition:
 
     reason: str
     rank_time_ns: tuple[int, ...]
-    """The sum over a rank's chunks; the stage times where a rank has one stage."""
+    """The sum over a rank's chunks; the stage times where a rank has one stage. Where there are two streams, of one
+    microbatch each way."""
 
     @property
     def balance(self) -> float:
@@ -108,13 +111,14 @@ def evaluate(
     layers_per_stage: Sequence[int],
     objective: PartitionObjective | None = None,
     in_flight: Sequence[int] = (),
-    ranks: Sequence[int] = (),
+    placement: Placement | None = None,
     decided: str | None = None,
 ) -> Partition:
     """What the stages of a given cut take. Raises `PartitionError` where counts and layers do not match.
 
     Args:
-        ranks: the rank of every stage; none: each stage has its own.
+        in_flight: as for `solve`.
+        placement: of the stages; none: each has a rank of its own.
         decided: what decided the cut, where more than the slowest stage did.
     """
     counts = tuple(layers_per_stage)
@@ -128,7 +132,7 @@ def evaluate(
     times = tuple(sum(layer.time_ns for layer in stage) for stage in held)
     slowest = times.index(max(times))
     mean = sum(times) / len(times)
-    owners = tuple(ranks) or tuple(range(len(counts)))
+    placed = Placement.linear(len(counts)) if placement is None else placement
     return Partition(
         layers_per_stage=counts,
         boundaries=edges[:-1],
@@ -143,8 +147,8 @@ def evaluate(
         objective=objective,
         reason=reason_of(held, objective=objective, decided=decided),
         rank_time_ns=tuple(
-            sum(time for time, owner in zip(times, owners, strict=True) if owner == rank)
-            for rank in range(max(owners) + 1)
+            sum(times[placed.place_of(stage)] for stage in placed.stages_of(Rank(rank)))
+            for rank in range(placed.num_ranks)
         ),
     )
 

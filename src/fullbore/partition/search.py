@@ -5,7 +5,8 @@ makespan M already found: with the M of the cut with the least bottleneck, that 
 can win. Where it is short, all of it is simulated and the answer is exact. Where it is long, the best known cuts are
 changed step by step: one layer moves from any stage to any other, the layers between shift along, and what promises
 most is simulated; it ends when none of the best few gets better. Several chunks a rank go the second way unless all
-cuts can be listed, because there the sums over a rank's chunks matter and no single chunk does.
+cuts can be listed, because there the sums over a rank's chunks matter and no single chunk does. So do two streams,
+where each copy of a stage sees only a part of the microbatches.
 
 The work is bounded in simulated actions, never in seconds, so the same input gives the same cut on every machine.
 """
@@ -71,7 +72,8 @@ def search(
         weights: the time of each layer.
         allowed: which stages may hold which layers, where that is known without a simulation.
     """
-    num_stages, num_ranks = judge.schedule.num_stages, judge.schedule.num_ranks
+    placement = judge.schedule.placement
+    num_stages = placement.stages_per_stream
     pool = _Pool(judge)
     pool.add(starts)
     start = pool.known[starts[0]]
@@ -80,7 +82,7 @@ def search(
     limit = _limit(judge.schedule)
     near: list[tuple[int, ...]] | None = None
     bound = None
-    if num_stages == num_ranks:
+    if placement.num_stages == placement.num_ranks:
         bound = start.makespan // judge.schedule.num_microbatches
         near = near_cuts(weights, num_stages=num_stages, bound=bound, allowed=allowed, limit=limit)
     elif math.comb(len(weights) - 1, num_stages - 1) <= limit:
@@ -141,7 +143,7 @@ class _Pool:
 
 def _improve(pool: _Pool, *, bound: int | None, limit: int) -> None:
     """Change the best cuts until none of the best few can be changed to advantage, or the limit is reached."""
-    moves = _moves(pool.judge.schedule.num_stages)
+    moves = _moves(pool.judge.schedule.placement.stages_per_stream)
     changed: set[tuple[int, ...]] = set()
     while len(pool.known) < limit:
         open_cuts = [cut for cut in pool.best if cut not in changed]

@@ -54,12 +54,12 @@ def check_emulation(config: RunConfig, costs: Path) -> None:
         PartitionError: as `check_inputs`, for the layers of the file.
     """
     _need_layers(config, layers=len(read_costs(costs)))
-    stages = layout_of(config).num_stages
+    stages = layout_of(config).stages_per_stream
     read_emulation(costs).require(num_ranks=config.pipeline.stages, num_stages=stages)
 
 
 def _need_layers(config: RunConfig, *, layers: int) -> None:
-    num_stages, ranks, given = layout_of(config).num_stages, config.pipeline.stages, config.pipeline.partition
+    num_stages, ranks, given = layout_of(config).stages_per_stream, config.pipeline.stages, config.pipeline.partition
     chunks = num_stages // ranks
     if layers < num_stages:
         most = [f"pipeline.stages={layers // chunks}"] if layers >= chunks else []

@@ -64,7 +64,7 @@ def costs_of_run(run_dir: Path) -> RunCosts:
     if not trace.steps:
         return RunCosts(profiled, recipe, None, recipe.microbatch_size)
     steps = trace.steps[1:][-_STEPS:] or trace.steps
-    measured = stage_times(map(trace.timeline, steps), num_stages=trace.placement.num_stages)
+    measured = stage_times(map(trace.timeline, steps), placement=trace.placement)
     found = rescale(profiled, layers_per_stage=recipe.layers_per_stage, measured=measured)
     return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)), recipe.microbatch_size)
 

@@ -14,7 +14,9 @@ from fullbore.config.run import RunConfig, batch_sizes
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
+from fullbore.costs.streams import links_over, sizes_over, stages_over
 from fullbore.errors import ConfigError, PartitionError
+from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
@@ -78,7 +80,7 @@ def resolve(
     Args:
         costs: of the layers, without recomputation, for one microbatch; None where nothing was measured.
         layer_names: of the model, in order; those of ``costs`` must be the same.
-        links: one for each stage boundary, as far as known.
+        links: one for each stage boundary of a stream, as far as known.
 
     Raises:
         ConfigError: the run file asks for what does not exist or does not fit the model; says what would.
@@ -97,12 +99,14 @@ def resolve(
     layers = None if costs is None else with_recompute(costs, names=recomputed, ahead=ahead)
     cut_for = recompute_ahead(schedule) if ahead and not recomputes(schedule) else schedule
     counts, partition = _cut(config, layers=layers, schedule=cut_for, num_layers=len(layer_names), links=links)
-    stages = None if layers is None else _Stages.of(layers, counts)
+    stages = None if layers is None else _Stages.of(layers, counts, links=links, placement=schedule.placement)
     if stages is not None and follows_costs(config):
         inside = [cost.recomputing_inside for cost in stages.costs]
-        schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=stages.message_bytes)
+        schedule = schedule_for_stages(config, stages=inside, links=stages.links, message_bytes=stages.message_bytes)
     if ahead and not recomputes(schedule):
-        held = stages_holding(recomputed, layer_names=layer_names, layers_per_stage=counts)
+        held = stages_holding(
+            recomputed, layer_names=layer_names, layers_per_stage=counts, placement=schedule.placement
+        )
         schedule = recompute_ahead(schedule, stages=held)
     recipe = Recipe(
         layout=layout_of(config),
@@ -117,23 +121,29 @@ def resolve(
     )
     predicted = None
     if stages is not None and partition is not None:
-        predicted = _predict(recipe, schedule, stages=stages, partition=partition, links=links)
+        predicted = _predict(recipe, schedule, stages=stages, partition=partition)
     return ResolvedRecipe(recipe, schedule, partition, predicted, _reasons(config, recipe, partition))
 
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """What the layers of a cut add up to."""
+    """What the layers of a cut add up to, over all stages of a placement."""
 
     costs: tuple[StageCost, ...]
     message_bytes: tuple[int, ...]
     """Over each boundary."""
 
+    links: tuple[Link, ...]
+    """Of each boundary; none: all free."""
+
     @classmethod
-    def of(cls, layers: Sequence[LayerCost], counts: Sequence[int]) -> _Stages:
+    def of(
+        cls, layers: Sequence[LayerCost], counts: Sequence[int], *, links: Sequence[Link], placement: Placement
+    ) -> _Stages:
         edges = list(accumulate(counts, initial=0))
         costs = tuple(StageCost.of_layers(layers[first:end]) for first, end in pairwise(edges))
-        return cls(costs, tuple(layers[end - 1].output_bytes for end in edges[1:-1]))
+        sizes = tuple(layers[end - 1].output_bytes for end in edges[1:-1])
+        return cls(stages_over(costs, placement), sizes_over(sizes, placement), links_over(links, placement))
 
 
 def _cut(
@@ -144,7 +154,7 @@ def _cut(
     num_layers: int,
     links: Sequence[Link],
 ) -> tuple[tuple[int, ...], Partition | None]:
-    choice, num_stages = config.pipeline.partition, schedule.num_stages
+    choice, num_stages = config.pipeline.partition, schedule.placement.stages_per_stream
     if choice in ("profile", "parameters"):
         if layers is None:
             raise ConfigError(
@@ -164,7 +174,7 @@ def _cut(
     if layers is None:
         return counts, None
     return counts, evaluate(
-        layers, layers_per_stage=counts, in_flight=in_flight(schedule), ranks=schedule.placement.ranks
+        layers, layers_per_stage=counts, in_flight=in_flight(schedule), placement=schedule.placement
     )
 
 
@@ -174,9 +184,8 @@ def _predict(
     *,
     stages: _Stages,
     partition: Partition,
-    links: Sequence[Link],
 ) -> Prediction:
-    timeline = simulate(schedule, costs=stages.costs, links=links, message_bytes=stages.message_bytes)
+    timeline = simulate(schedule, costs=stages.costs, links=stages.links, message_bytes=stages.message_bytes)
     bubble = bubble_of(timeline)
     step_ns = bubble.makespan_ns * recipe.accumulation
     return Prediction(timeline, bubble, step_ns, partition.bottleneck_stage, stages.costs)

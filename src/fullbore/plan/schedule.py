@@ -1,4 +1,5 @@
-"""The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here.
+"""The schedule a run configuration asks for, or why there is none. Absent chunks become a number here and only here,
+and pairs of actions that might run at once come apart, as a rank runs one after the other.
 
 A name is built for the configured sizes. What depends on costs (`ScheduleEntry.cost_driven`, as ``auto``) is made for
 equal stages first, so that layers can be cut, and then for the stages of the cut. A file is taken as it is.
@@ -19,7 +20,9 @@ from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, ScheduleError
 from fullbore.ir.action import Kind
 from fullbore.ir.explicit import ExplicitSchedule
+from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Layout
+from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.ir.validate import validate
@@ -30,7 +33,7 @@ from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get
 
-__all__ = ["follows_costs", "layout_of", "schedule_for_stages", "schedule_of"]
+__all__ = ["follows_costs", "layout_of", "placement_of", "schedule_for_stages", "schedule_of"]
 
 
 def schedule_of(config: RunConfig) -> Schedule:
@@ -41,15 +44,16 @@ def schedule_of(config: RunConfig) -> Schedule:
         ScheduleError: there is no such schedule, not for these sizes, or it keeps more than ``pipeline.memory_cap``.
     """
     asked = _asked(config)
-    given, num_stages = config.pipeline.partition, asked.num_stages
-    if isinstance(given, tuple) and len(given) != num_stages:
-        ranks = config.pipeline.stages
+    given, placement = config.pipeline.partition, asked.placement
+    wanted = placement.stages_per_stream
+    if isinstance(given, tuple) and len(given) != wanted:
+        ranks, direction = config.pipeline.stages, "" if placement.num_streams == 1 else " in one direction"
         raise ConfigError(
-            f"pipeline.partition needs a number of layers for each of the {num_stages} stages of {asked.name} "
-            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={num_stages // ranks}); "
-            f'give {num_stages} numbers, or a word such as "equal"'
+            f"pipeline.partition needs a number of layers for each of the {wanted} stages of {asked.name}{direction} "
+            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={placement.num_stages // ranks}); "
+            f'give {wanted} numbers, or a word such as "equal"'
         )
-    return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()), config)
+    return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()).in_turn(), config)
 
 
 def schedule_for_stages(
@@ -57,13 +61,18 @@ def schedule_for_stages(
 ) -> Schedule:
     """The same, made for these stage times where it depends on them. Raises as `schedule_of`."""
     made = _asked(config).make(config, stages=stages, links=links, message_bytes=message_bytes)
-    return _within_cap(made, config)
+    return _within_cap(made.in_turn(), config)
 
 
 def follows_costs(config: RunConfig) -> bool:
     """Does the order depend on what the stages take?"""
     asked = _asked(config)
     return isinstance(asked, _Named) and asked.entry.cost_driven
+
+
+def placement_of(config: RunConfig) -> Placement:
+    """Where its stages are. Raises `ScheduleError`: there is no such schedule, or not for these sizes."""
+    return _asked(config).placement
 
 
 def layout_of(config: RunConfig) -> Layout:
@@ -73,8 +82,16 @@ def layout_of(config: RunConfig) -> Layout:
         ScheduleError: there is no such schedule, or not for these sizes.
         RecipeError: an axis that is not built yet.
     """
-    ranks, mesh = config.pipeline.stages, config.mesh
-    return Layout(ranks, _asked(config).num_stages // ranks, mesh.tensor, mesh.data, mesh.context, mesh.expert)
+    ranks, mesh, placement = config.pipeline.stages, config.mesh, placement_of(config)
+    return Layout(
+        ranks,
+        placement.num_stages // ranks,
+        mesh.tensor,
+        mesh.data,
+        mesh.context,
+        mesh.expert,
+        placement.num_streams,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +106,8 @@ class _Named:
         return self.entry.name
 
     @property
-    def num_stages(self) -> int:
-        return self.sizes.num_stages
+    def placement(self) -> Placement:
+        return self.entry.place(self.sizes)
 
     def make(
         self,
@@ -105,7 +122,7 @@ class _Named:
         given = config.pipeline.memory_cap
         cap = cap_of_a_run(self.entry, self.sizes) if given is None else Fraction(given)
         costs = ScheduleCosts.of(
-            self.entry.place(self.sizes),
+            self.placement,
             stages=stages,
             links=links,
             message_bytes=message_bytes or 0,
@@ -125,8 +142,8 @@ class _Filed:
         return self.schedule.name
 
     @property
-    def num_stages(self) -> int:
-        return self.schedule.num_stages
+    def placement(self) -> Placement:
+        return self.schedule.placement
 
     def make(
         self,
@@ -164,21 +181,18 @@ def _read(path: Path, config: RunConfig) -> Schedule:
     found = read_schedule_file(path)
     schedule = found.compute_part() if isinstance(found, ExplicitSchedule) else found
     validate(schedule)
-    if schedule.placement.num_streams > 1 or schedule.num_slices > 1:
-        raise ScheduleError(
-            f"{path} has {schedule.placement.num_streams} streams and {schedule.num_slices} slices a microbatch, which "
-            "can be drawn and simulated; to run, a schedule has one stream and whole microbatches"
-        )
+    require_runnable(schedule)
     again = sum(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
     if again and pipeline.recompute in ("none", ()):
         raise ScheduleError(
             f'{path} has recomputations (R) and pipeline.recompute names no layer; set it to "full" or a list of layer '
             "names, or leave out the Rs"
         )
-    if again not in (0, schedule.num_stages * schedule.num_microbatches):
+    backwards = sum(action.kind.makes_input_gradient for order in schedule.orders for action in order)
+    if again not in (0, backwards):
         raise ScheduleError(
-            f"{path} has {again} recomputations (R) for {schedule.num_stages * schedule.num_microbatches} backwards; "
-            "to be predicted, a schedule has one before each backward, or none"
+            f"{path} has {again} recomputations (R) for {backwards} backwards; to be predicted, a schedule has one "
+            "before each backward, or none"
         )
     for key, given, its in (
         ("stages", pipeline.stages, schedule.num_ranks),

@@ -9,6 +9,7 @@ from typing import Any
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.memory import StageMemory
 from fullbore.costs.stage import StageCost
+from fullbore.costs.streams import stages_over
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
@@ -36,6 +37,8 @@ class PartitionReport:
     """What runs the cut."""
 
     stage_costs: tuple[StageCost, ...]
+    """Of all stages, those of a second stream too."""
+
     makespan_ns: int
     rank_memory_bytes: tuple[int, ...]
     source: str | None
@@ -79,9 +82,9 @@ class PartitionReport:
             )
         if self.schedule.num_stages > ranks:
             busiest = found.rank_time_ns.index(max(found.rank_time_ns))
-            lines.append(
-                f"rank {busiest} has the most work; ranks need up to {max(self.rank_memory_bytes) / 2**20:.1f} MiB"
-            )
+            twice = "" if self.schedule.placement.num_streams == 1 else ", as the layers are there twice"
+            most = max(self.rank_memory_bytes) / 2**20
+            lines.append(f"rank {busiest} has the most work; ranks need up to {most:.1f} MiB{twice}")
         lines.append(
             f"one step takes {scale.format(self.makespan_ns)} ({self.schedule.name}, "
             f"{self.schedule.num_microbatches} microbatches, free links)"
@@ -116,13 +119,13 @@ def partition_report(
     count = num_microbatches
     if count is None:
         count = ran.microbatches if ran is not None else 4 * num_ranks
-    order = entry.build(num_ranks, num_microbatches=count, num_chunks=num_chunks, options=options)
+    order = entry.build(num_ranks, num_microbatches=count, num_chunks=num_chunks, options=options).in_turn()
     ahead = ran is not None and ran.recompute_ahead
     if ahead:
         order = recompute_ahead(order)
     found = best_partition(layers, schedule=order, objective=objective, memory_bytes=memory_bytes)
     recipe = Recipe(
-        Layout(num_ranks, order.num_stages // num_ranks),
+        Layout(num_ranks, order.num_stages // num_ranks, streams=order.placement.num_streams),
         known.microbatch_size,
         count,
         found.layers_per_stage,
@@ -133,7 +136,8 @@ def partition_report(
         schedule_options=options,
     )
     held = [layers[first:end] for first, end in pairwise((*found.boundaries, len(layers)))]
-    costs = tuple(map(StageCost.of_layers, held))
+    costs = stages_over([StageCost.of_layers(stage) for stage in held], order.placement)
+    memory = stages_over([StageMemory.of_layers(stage) for stage in held], order.placement)
     return PartitionReport(
         found=found,
         layers=layers,
@@ -141,6 +145,6 @@ def partition_report(
         recipe=recipe,
         stage_costs=costs,
         makespan_ns=bubble_of(simulate(order, costs=costs)).makespan_ns,
-        rank_memory_bytes=peak_bytes(order, stages=tuple(map(StageMemory.of_layers, held))),
+        rank_memory_bytes=peak_bytes(order, stages=memory),
         source=known.source,
     )

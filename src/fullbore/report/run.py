@@ -10,13 +10,15 @@ from fullbore.config.run import RunConfig
 from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
+from fullbore.costs.streams import links_over, sizes_over
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, RecipeError, ScheduleError, TraceError
+from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.plan.recompute import ahead_in_stages
-from fullbore.plan.schedule import schedule_for_stages
+from fullbore.plan.schedule import placement_of, schedule_for_stages
 from fullbore.report.summary import render_summary
 from fullbore.schedules.recompute_ahead import recomputes
 from fullbore.simulate.engine import simulate
@@ -71,10 +73,10 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
     if plan.stage_costs is None:
         return None
     recipe, given = plan.recipe, run_dir / "run.toml"
-    links, sizes = _links(run_dir / "profile.json", recipe)
     config = with_recipe(load_run(given) if given.exists() else RunConfig(), recipe)
     inside = [cost.recomputing_inside for cost in plan.stage_costs]
     try:
+        links, sizes = _links(run_dir / "profile.json", recipe, placement=placement_of(config))
         schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=sizes)
     except ScheduleError:  # a file that is no longer there
         return None
@@ -84,15 +86,18 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)
 
 
-def _links(profile: Path, recipe: Recipe) -> tuple[tuple[Link, ...], Sequence[int]]:
+def _links(profile: Path, recipe: Recipe, *, placement: Placement) -> tuple[tuple[Link, ...], Sequence[int]]:
     """Link and message size of each boundary; no links where the profile has none or is of other layers."""
-    free = (), [0] * (recipe.layout.num_stages - 1)
+    free = (), [0] * (placement.num_stages - 1)
     try:
         links, layers = read_emulation(profile).links, read_costs(profile)
     except CostsError:
         return free
     edges = recipe.boundaries
-    return (links, [layers[end - 1].output_bytes for end in edges[1:-1]]) if edges[-1] == len(layers) else free
+    if edges[-1] != len(layers):
+        return free
+    sizes = [layers[end - 1].output_bytes for end in edges[1:-1]]
+    return links_over(links, placement), sizes_over(sizes, placement)
 
 
 def _closing(result: TrainResult) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 from fullbore.errors import ConfigError, ModelError, ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Kind
+from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.partition.equal import equal
@@ -41,12 +42,14 @@ def schedule_for(
     """The registered schedule of that name for these sizes, or the given one if it is for them.
 
     Raises:
-        ScheduleError: there is no such schedule, or not for these sizes.
+        ScheduleError: there is no such schedule, or not for these sizes, or it can be drawn and simulated only.
     """
     if isinstance(schedule, str):
         entry = get(schedule)
         sizes = entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
-        return entry.make(sizes, ScheduleCosts.of(entry.place(sizes), memory_cap=cap_of_a_run(entry, sizes)))
+        found = entry.make(sizes, ScheduleCosts.of(entry.place(sizes), memory_cap=cap_of_a_run(entry, sizes)))
+        require_runnable(found)
+        return found
     if num_chunks is not None or options:
         raise ScheduleError(
             f"a Schedule already says its stages per rank and its order (schedule={schedule.name!r}, "
@@ -57,13 +60,14 @@ def schedule_for(
             f"the schedule is for {schedule.num_ranks} ranks and {schedule.num_microbatches} microbatches; "
             f"this pipeline has {num_ranks} and {num_microbatches}"
         )
+    require_runnable(schedule)
     return schedule
 
 
 def edges_of(
     model: LayeredModel, layers_per_stage: Literal["equal"] | Sequence[int], num_stages: int
 ) -> tuple[int, ...]:
-    """First layer of each stage, and the number of layers at the end.
+    """First layer of each stage of a stream, and the number of layers at the end.
 
     Raises:
         ConfigError, PartitionError: counts that do not fit the model or the stages.
@@ -85,6 +89,7 @@ def with_recomputations(
     schedule: Schedule, layer_names: Sequence[str], edges: Sequence[int], recompute: Sequence[str]
 ) -> Schedule:
     """An R before each backward of the stages that have a layer to recompute; as it is where it has them already.
+    Pairs come apart: a rank runs one action after the other, and an R right before its backward keeps least.
 
     Raises:
         ConfigError: nothing recomputes.
@@ -97,7 +102,9 @@ def with_recomputations(
     if recomputes(schedule):
         return schedule
     counts = [end - first for first, end in pairwise(edges)]
-    return recompute_ahead(schedule, stages=stages_holding(recompute, layer_names=layer_names, layers_per_stage=counts))
+    placement = schedule.placement
+    held = stages_holding(recompute, layer_names=layer_names, layers_per_stage=counts, placement=placement)
+    return recompute_ahead(schedule.in_turn(), stages=held)
 
 
 def split_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:

@@ -54,7 +54,7 @@ class Evaluation:
         self._recorder.tell("preparing the batch")
 
     def run(self, microbatches: Sequence[Microbatch], *, step: int) -> Tensor | None:
-        """The sum of the losses on the rank of the last stage, None elsewhere. ``step`` is for messages.
+        """The sum of the losses on the rank of a stream's last stage, None elsewhere. ``step`` is for messages.
 
         Raises:
             RankFailed, NeighborLost, TransferStalled: as `Executor.run`.

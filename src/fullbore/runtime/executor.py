@@ -73,7 +73,7 @@ class _Walk:
     """The last action."""
 
     forms: dict[tuple[int, int], dict[Payload, tuple[TensorSpec, ...]]] = field(default_factory=dict)
-    """By boundary and microbatch: what crosses in either direction."""
+    """By place in the stream and microbatch: what crosses behind it in either direction."""
 
     num_handed: int = 0
     ran: tuple[Compute, Mark, Mark] | None = None
@@ -100,10 +100,10 @@ class Executor:
         timeout_s: float,
     ) -> None:
         check_program(program)
-        if program.num_slices > 1 or program.placement.num_streams > 1:
+        if program.num_slices > 1:
             raise ScheduleError(
-                f"a schedule to run has whole microbatches and one stream (num_slices={program.num_slices}, "
-                f"num_streams={program.placement.num_streams}); this one can be drawn and simulated"
+                f"a schedule to run has whole microbatches (num_slices={program.num_slices}); this one can be drawn "
+                "and simulated"
             )
         for action in program.instructions[rank]:
             if isinstance(action, Compute) and action.kind not in engines[action.stage].kinds:
@@ -269,7 +269,8 @@ class Executor:
 
     def _specs(self, message: Message, walk: _Walk) -> tuple[TensorSpec, ...]:
         payload, microbatch = message.payload, message.microbatch
-        key = (message.stage if payload is Payload.ACTIVATION else message.stage - 1, microbatch)
+        place = self._program.placement.place_of(message.stage)
+        key = (place if payload is Payload.ACTIVATION else place - 1, microbatch)
         form = walk.forms.get(key)
         if form is None:
             boundary = self._boundary_of(message, walk.microbatches[microbatch])

@@ -48,10 +48,6 @@ class GradientStore:
                 found[name] = gradient
         return found
 
-    def trains(self, name: str) -> bool:
-        """Does this weight get a gradient at all?"""
-        return self._weights[name].requires_grad
-
     def take(self, name: str) -> Tensor | None:
         """Remove one weight's gradient and return it."""
         weight = self._weights[name]

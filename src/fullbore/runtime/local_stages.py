@@ -51,7 +51,7 @@ class LocalStages:
         compile: bool,
         recorder: StepRecorder,
     ) -> None:
-        """``edges``: the first layer of every stage of the pipeline, and the number of layers at the end.
+        """``edges``: the first layer of every stage of a stream, and the number of layers at the end.
 
         Raises:
             ModelError: a layer to recompute that the model does not have, or one that cannot be wrapped.
@@ -87,7 +87,12 @@ class LocalStages:
     @property
     def weights(self) -> dict[str, nn.Parameter]:
         """Under their full names in the whole model."""
-        return {name: weight for stage in self._stages.values() for name, weight in stage.weights.items()}
+        return {name: weight for held in self.weights_of.values() for name, weight in held.items()}
+
+    @property
+    def weights_of(self) -> dict[StageIndex, Mapping[str, nn.Parameter]]:
+        """The same, of each stage."""
+        return {stage: built.weights for stage, built in self._stages.items()}
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -96,7 +101,7 @@ class LocalStages:
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
-        """In model order."""
+        """In the order of the stages, which is that of the model where there is one stream."""
         return tuple(stage.module for stage in self._stages.values())
 
     @property
@@ -105,12 +110,12 @@ class LocalStages:
         return self._whole
 
     def training_engines(self, objective: Objective) -> dict[StageIndex, EagerEngine]:
-        """One for each stage; ``objective`` is for the last one of the model."""
+        """One for each stage; ``objective`` is for the last one of each stream."""
         return {
             stage: EagerEngine(
                 built.module,
-                entrance=None if stage == 0 else partial(self._model.boundary, self._edges[stage]),
-                exit=None if self._is_last(stage) else partial(self._model.boundary, self._edges[stage + 1]),
+                entrance=None if self._is_first(stage) else partial(self._model.boundary, self._first_layer(stage)),
+                exit=None if self._is_last(stage) else partial(self._model.boundary, self._end_layer(stage)),
                 objective=objective if self._is_last(stage) else None,
                 keys=self._keys,
                 deferral=self._deferrals.get(stage),
@@ -130,7 +135,8 @@ class LocalStages:
 
     def boundary_of(self, message: Message, microbatch: Microbatch) -> Boundary:
         """What crosses where a message goes, between any two stages of the pipeline."""
-        layer = self._edges[message.stage + (1 if message.payload is Payload.ACTIVATION else 0)]
+        forward = message.payload is Payload.ACTIVATION
+        layer = self._end_layer(message.stage) if forward else self._first_layer(message.stage)
         return self._model.boundary(layer, microbatch)
 
     def release(self) -> None:
@@ -139,12 +145,22 @@ class LocalStages:
             undo()
         self._undo.clear()
 
+    def _is_first(self, stage: StageIndex) -> bool:
+        return self._schedule.placement.previous_stage(stage) is None
+
     def _is_last(self, stage: StageIndex) -> bool:
-        return stage == len(self._edges) - 2
+        return self._schedule.placement.next_stage(stage) is None
+
+    def _first_layer(self, stage: StageIndex) -> int:
+        return self._edges[self._schedule.placement.place_of(stage)]
+
+    def _end_layer(self, stage: StageIndex) -> int:
+        return self._edges[self._schedule.placement.place_of(stage) + 1]
 
     def _build(self, stage: StageIndex, seed: int, recompute: Sequence[str], compile: bool) -> BuiltStage:
         device = self._device.torch_device
-        built = self._model.build_stage(self._edges[stage], self._edges[stage + 1], seed=seed, device=device)
+        first, end = self._first_layer(stage), self._end_layer(stage)
+        built = self._model.build_stage(first, end, seed=seed, device=device)
         if split_microbatches(self._schedule, stage):
             deferral = self._deferrals[stage] = Deferral()
             compiled = tuple(built.layer_modules.values()) if compile else ()

@@ -47,10 +47,10 @@ class OutputTap:
         if self._wanted is not None:
             self._microbatches += microbatches
 
-    def take(self) -> list[Tensor]:
-        """What was kept, in the order of the microbatches; empty where nothing was asked for or the last stage is not
-        here."""
-        found = [tensor for _, tensor in sorted(self._found, key=lambda pair: pair[0])]
+    def take(self) -> list[tuple[int, Tensor]]:
+        """What was kept, on the CPU, each with the number of its microbatch; empty where nothing was asked for or no
+        last stage is here."""
+        found = [(index, tensor.cpu()) for index, tensor in self._found]
         self.begin(None)
         return found
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ConfigError, ModelError
-from fullbore.ids import Rank, StageIndex
+from fullbore.ids import Rank
 from fullbore.ir.lower import lower
 from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
@@ -50,10 +50,11 @@ from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh, local_rank, world_size
+from fullbore.runtime.mirrored import require_mirrorable, share_buffers
 from fullbore.runtime.outputs import Output, OutputTap
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
-from fullbore.runtime.tied import TiedGradients
+from fullbore.runtime.tied import TiedGradients, holders_of
 from fullbore.runtime.torch_transport import TorchTransport
 from fullbore.runtime.trainable import Trainable
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
@@ -74,7 +75,8 @@ class Pipeline:
         schedule: a registered name, or a `Schedule` for exactly these ranks and microbatches.
         num_chunks: stages per rank, for a registered name that takes them; its own number by default.
         schedule_options: what else a registered schedule takes, as ``{"group_size": 8}``.
-        layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers.
+        layers_per_stage: the cut; ``equal`` counts the embedding and the head as layers. Where a schedule runs the
+            model in both directions, of the stages of one; the others hold the same layers.
         objective: what is summed and counted; a language model brings its own.
         recompute: layers that run their forward again in the backward instead of keeping activations.
         recompute_ahead: they do so before, while the gradient is on its way, each stage's in one action (R). A
@@ -127,7 +129,7 @@ class Pipeline:
         self.schedule = schedule_for(
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
-        self._edges = edges_of(self._model, layers_per_stage, self.schedule.num_stages)
+        self._edges = edges_of(self._model, layers_per_stage, self.schedule.placement.stages_per_stream)
         if recompute_ahead:
             self.schedule = with_recomputations(self.schedule, self._model.layer_names, self._edges, recompute)
         self._failed = False
@@ -181,6 +183,8 @@ class Pipeline:
             recorder=self._recorder,
         )
         undo.callback(self._stages.release)
+        require_mirrorable(self._stages.modules, schedule=self.schedule, mesh=self._mesh)
+        share_buffers(self._stages.buffers, schedule=self.schedule, mesh=self._mesh)
         say_what_stays_whole(self.schedule, self._stages.whole, mesh=self._mesh)
         self._weights = self._stages.weights
         self._trainable = Trainable(self._weights, modules=self._stages.modules)
@@ -189,12 +193,8 @@ class Pipeline:
         self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
         undo.callback(self._gradients.close)
         self._guard = StepGuard(self._stages.modules, scaler=self._loss_scaler)
-        owner_of_layer = [
-            placement.rank_of(StageIndex(stage))
-            for stage, count in enumerate(self.layers_per_stage)
-            for _ in range(count)
-        ]
-        self._tied = TiedGradients(self._model.tied, rank_of_layer=owner_of_layer, mesh=self._mesh, timeout_s=timeout_s)
+        holders = holders_of(self._stages.weights_of, mesh=self._mesh)
+        self._tied = TiedGradients(holders, mesh=self._mesh, timeout_s=timeout_s)
 
         self._tied.make_equal(self._weights)
 
@@ -295,7 +295,7 @@ class Pipeline:
         return self._stages.buffers
 
     def modules(self) -> tuple[nn.Module, ...]:
-        """This rank's stages, in model order."""
+        """This rank's stages, in the order of their numbers."""
         return self._stages.modules
 
     def gradients(self) -> dict[str, Tensor]:
@@ -303,7 +303,8 @@ class Pipeline:
         return self._gradients.gradients()
 
     def owns(self, name: str) -> bool:
-        """Is this the rank that counts and stores this weight? (A tied one has several holders, one owner.)"""
+        """Is this the rank that counts and stores this weight? (A tied or mirrored one has several holders, one
+        owner.)"""
         return self._tied.owns(name)
 
     def step(self, batch: Batch, *, outputs: Output | None = None) -> float:
@@ -374,11 +375,14 @@ class Pipeline:
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
 
-        They exist on the last stage's rank and are sent to all only here: every rank calls this together. Each call
-        hands out what is there; a second one gives an empty list.
+        They exist on the rank of each stream's last stage and are sent to all only here: every rank calls this
+        together. Each call hands out what is there; a second one gives an empty list.
         """
-        owner = self.schedule.placement.rank_of(StageIndex(self.schedule.num_stages - 1))
-        return self._mesh.share([tensor.cpu() for tensor in self._tap.take()], owner=owner)
+        placement, mine = self.schedule.placement, self._tap.take()
+        found = [
+            pair for stream in placement.streams for pair in self._mesh.share(mine, owner=placement.rank_of(stream[-1]))
+        ]
+        return [tensor for _, tensor in sorted(found, key=lambda pair: pair[0])]
 
     def clip_grad_norm(self, max_norm: float | None, *, norm_type: float = 2.0) -> float:
         """Scale all gradients so that their norm over *all stages* is at most ``max_norm``; return the norm before.
@@ -497,7 +501,7 @@ class Pipeline:
         return [{name: t.to(target, non_blocking=True) for name, t in one.items()} for one in microbatches]
 
     def _global_loss(self, sums: Sequence[Tensor | None], count: int, auxiliary: Sequence[Tensor | None] = ()) -> float:
-        """Only the rank of the last stage has a sum, any may have auxiliary losses; here they are read, once a step."""
+        """Only the rank of a last stage has a sum, any may have auxiliary losses; here they are read, once a step."""
         mine = [sum(float(value) for value in values if value is not None) for values in (sums, auxiliary)]
         total, added = self._mesh.sum(mine)
         return (total / count if count else 0.0) + added

@@ -17,7 +17,7 @@ flight p / 2 + 1 + min(r, p - 1 - r), at most p. p = 4, m = 4, microbatches 0 1 
     rank 3   2  3  .  0  0' 1  1' 2' .  3'
 
 Where a backward takes longer than a forward, gaps open between the units; the paper's remedies (doubled forwards,
-halved backwards) are not built. For drawing and simulation.
+halved backwards) are not built.
 """
 
 from __future__ import annotations
@@ -84,12 +84,11 @@ ENTRY = ScheduleEntry(
     name=_NAME,
     summary="two pipelines in opposite directions fill each other's gaps; two copies of the model",
     paper="Li and Hoefler, Chimera: Efficiently Training Large-Scale Neural Networks, arXiv 2107.06925",
-    constraints="an even number of ranks and of microbatches; for drawing and simulation",
+    constraints="an even number of ranks and of microbatches",
     construct=lambda sizes, _: _make(sizes),
     check=_check,
     place=lambda sizes: Placement.bidirectional(sizes.num_ranks),
     chunks=2,
-    runnable=False,
     peak=_peak,
     span=_span,
 )

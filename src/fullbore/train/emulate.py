@@ -16,8 +16,10 @@ from fullbore.config.run import RunConfig
 from fullbore.costs.emulation import EmulationSettings, read_emulation
 from fullbore.costs.layer import read_costs, write_costs
 from fullbore.costs.stage import StageCost
-from fullbore.ids import Rank
-from fullbore.ir.action import Message, Payload
+from fullbore.costs.streams import links_over, sizes_over
+from fullbore.ids import Rank, StageIndex
+from fullbore.ir.action import Message
+from fullbore.ir.flow import consumer_of
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, TensorSpec
@@ -49,7 +51,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         CostsError: the file cannot be used, or does not fit the pipeline.
     """
     layers, settings = read_costs(Path(costs_path)), read_emulation(Path(costs_path))
-    settings.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).num_stages)
+    settings.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).stages_per_stream)
     names = [layer.name for layer in layers]
     resolved = resolve(config, costs=layers, layer_names=names, links=settings.links)
     place = join(worker, config, device=CpuDevice())
@@ -116,29 +118,35 @@ def _executor(
     recorder: StepRecorder,
     timeout_s: float,
 ) -> Executor:
-    """Waiting engines for this rank's stages, on the real lanes."""
-    rank = place.mesh.rank
+    """Waiting engines for this rank's stages, on the real lanes. ``crossing``: bytes over each boundary of a stream."""
+    rank, placement = place.mesh.rank, schedule.placement
     program = lower(schedule)
     slowness = settings.slowness(num_ranks=schedule.num_ranks)[rank]
     least = STAMP_BYTES if settings.links else 1
-    sizes = [max(size, least) for size in crossing]
-    engines = {
-        stage: EmulatedEngine(
+    sizes = sizes_over([max(size, least) for size in crossing], placement)
+    engines: dict[StageIndex, EmulatedEngine] = {}
+    for stage in placement.stages_of(Rank(rank)):
+        before, after = placement.previous_stage(stage), placement.next_stage(stage)
+        engines[stage] = EmulatedEngine(
             costs[stage].slowed(slowness),
-            input_bytes=sizes[stage - 1] if stage else None,
-            output_bytes=sizes[stage] if stage < len(sizes) else None,
+            input_bytes=None if before is None else sizes[min(before, stage)],
+            output_bytes=None if after is None else sizes[min(after, stage)],
             jitter=Jitter(settings.jitter, seed=settings.seed * 1_000_003 + stage) if settings.jitter else None,
         )
-        for stage in schedule.placement.stages_of(Rank(rank))
-    }
+
+    def boundary(message: Message) -> int:
+        """The boundary it crosses: s lies between stage s and stage s + 1."""
+        return min(message.stage, consumer_of(message, placement))
+
     transport: Transport = TorchTransport(
         program.lanes, rank=rank, ranks=place.mesh.ranks, device=place.device, timeout_s=timeout_s
     )
     if settings.links:
-        delays = [link.delay_ns(size) for link, size in zip(settings.links, crossing, strict=True)]
+        links, bytes_over = links_over(settings.links, placement), sizes_over(crossing, placement)
+        delays = [link.delay_ns(size) for link, size in zip(links, bytes_over, strict=True)]
         transport = LinkedTransport(
             transport,
-            delay_ns=lambda message: delays[_boundary(message)],
+            delay_ns=lambda message: delays[boundary(message)],
             offset_ns=place.mesh.clock.offset_ns,
         )
     return Executor(
@@ -146,17 +154,12 @@ def _executor(
         rank=rank,
         engines=engines,
         transport=transport,
-        boundary_of=lambda message, _: _crosses(sizes[_boundary(message)]),
+        boundary_of=lambda message, _: _crosses(sizes[boundary(message)]),
         device=place.device.torch_device,
         recorder=recorder,
         board=place.board,
         timeout_s=timeout_s,
     )
-
-
-def _boundary(message: Message) -> int:
-    """The boundary it crosses: s lies between stage s and stage s + 1."""
-    return message.stage if message.payload is Payload.ACTIVATION else message.stage - 1
 
 
 def _crosses(size_bytes: int) -> Boundary:

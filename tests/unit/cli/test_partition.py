@@ -7,6 +7,7 @@ import pytest
 
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.stage import StageCost
+from fullbore.costs.streams import stages_over
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import read_recipe, write_recipe
 from fullbore.schedules.registry import get
@@ -89,18 +90,19 @@ def test_chunks_are_weighed_by_rank(costs: str, capsys: pytest.CaptureFixture[st
     assert "rank 0 has the most work; ranks need up to" in run(capsys, *arguments)[1]
 
 
-def traced(folder: Path, *, slow_stage: int) -> None:
-    """A run of the five layers as 3 and 2, in which one stage took twice what the profile says."""
-    recipe = Recipe(Layout(2), 2, 6, (3, 2), "1f1b")
+def traced(folder: Path, *, slow_stage: int, name: str = "1f1b") -> None:
+    """A run of the five layers as 3 and 2, in which one stage took twice what the profile says, and its mirror too."""
+    schedule = get(name).build(2, num_microbatches=6)
+    streams = schedule.placement.num_streams
+    recipe = Recipe(Layout(2, streams, streams=streams), 2, 6, (3, 2), name)
     write_recipe(folder / "plan.json", recipe)
-    schedule = get("1f1b").build(2, num_microbatches=6)
     costs = [StageCost(3_000_000, 3_000_000, 3_000_000), StageCost(2_000_000, 2_000_000, 2_000_000)]
     slow = costs[slow_stage]
     costs[slow_stage] = StageCost(2 * slow.forward, 2 * slow.backward_input, 2 * slow.backward_weight)
-    step = simulate(schedule, costs=costs)
+    step = simulate(schedule, costs=stages_over(costs, schedule.placement))
     for rank in range(2):
         clock = ClockOffset(0, 0)
-        with TraceWriter(folder, rank=rank, placement=schedule.placement, schedule="1f1b", clock=clock) as writer:
+        with TraceWriter(folder, rank=rank, placement=schedule.placement, schedule=name, clock=clock) as writer:
             for number in range(3):
                 for span in shifted(step, by_ns=number * 10**9).spans:
                     if span.rank == rank:
@@ -140,6 +142,27 @@ def test_a_run_keeps_the_options_of_its_schedule(
     assert read_recipe(next_file).recipe.schedule_options == options
     kept = [stage >> 20 for stage in json.loads(out)["stage_memory_bytes"]]
     assert kept == ([3 * 4, 2 * 1] if options else [3 * 6, 2 * 6])
+
+
+def test_a_run_in_both_directions_corrects_it_from_both_copies(
+    costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced(tmp_path, slow_stage=0, name="dualpipe")
+    code, out, _ = run(capsys, "partition", str(tmp_path), "-p", "2", "-o", str(tmp_path / "next.json"), "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert sum(found["stage_time_ns"]) == 24_000_000
+    assert found["rank_time_ns"] == [24_000_000, 24_000_000], "either rank holds everything once"
+    assert found["reason"].endswith("in 2 steps of the run (times 2.00, 1.00 in stages 0 to 1)")
+    read = read_recipe(tmp_path / "next.json")
+    assert (len(read.recipe.layers_per_stage), read.recipe.layout.streams) == (2, 2)
+    assert read.stage_costs is not None
+    assert read.stage_costs == (*read.stage_costs[:2], *read.stage_costs[1::-1])
+    text = run(capsys, "partition", str(tmp_path), "-p", "2")[1]
+    assert "ranks need up to" in text
+    assert "as the layers are there twice" in text
+    shown = run(capsys, "schedule", "show", "dualpipe", "--recipe", str(tmp_path / "next.json"), "--cost", "1,1,1")
+    assert shown[0] == 0
 
 
 def test_a_run_without_a_profile_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

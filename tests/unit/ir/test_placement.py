@@ -42,6 +42,12 @@ def test_one_stream_has_no_mirrors() -> None:
     assert Placement.snake(2, num_chunks=2).mirror_of(StageIndex(0)) is None
 
 
+@pytest.mark.parametrize("placement", [Placement.linear(3), Placement.snake(3, num_chunks=2), TWO_WAYS])
+def test_a_stage_holds_the_layers_of_its_place(placement: Placement) -> None:
+    for stream in placement.streams:
+        assert [placement.place_of(stage) for stage in stream] == list(range(placement.stages_per_stream))
+
+
 @pytest.mark.parametrize("streams", [0, 2, 3])
 def test_streams_that_cannot_be_are_refused(streams: int) -> None:
     with pytest.raises(ScheduleError, match=rf"num_streams={streams}, stages=3\); use 1"):

@@ -10,8 +10,7 @@ import pytest
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
-from fullbore.errors import CostsError, PartitionError
-from fullbore.ir.placement import Placement
+from fullbore.errors import CostsError
 from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
 from fullbore.partition.judge import Judge
@@ -178,7 +177,19 @@ def test_the_same_input_gives_the_same_cut() -> None:
     assert best_partition(layers, schedule=schedule) == best_partition(layers, schedule=schedule)
 
 
-def test_layers_that_are_held_twice_are_refused() -> None:
-    both = Schedule("chimera", Placement.bidirectional(2), 2, ((), ()))
-    with pytest.raises(PartitionError, match="bidirectional placement cannot be cut yet"):
-        best_partition(layers_of(1, 1, 1, 1), schedule=both)
+def test_of_layers_that_are_held_twice_each_rank_has_two_runs_of_one_cut() -> None:
+    """Two ranks hold everything each, so the busiest rank is the same for every cut; only how they fit decides."""
+    layers = [
+        LayerCost(f"layer{i}", t, t, t, parameter_bytes=100, activation_bytes=1) for i, t in enumerate((6, 2, 2, 2))
+    ]
+    found = best_partition(layers, schedule=get("dualpipe").build(2, num_microbatches=4))
+    assert len(found.layers_per_stage) == 2
+    assert found.rank_time_ns == (36, 36), "of one microbatch each way"
+    assert found.speedup == pytest.approx(2.0)
+    four = get("dualpipe").build(4, num_microbatches=8)
+    heavy = layers_of(9, 1, 1, 1, 1, 1, 1, 9)
+    cut = best_partition(heavy, schedule=four)
+    assert sum(cut.layers_per_stage) == 8
+    assert cut.rank_time_ns == tuple(reversed(cut.rank_time_ns)), "rank r holds the runs r and p - 1 - r"
+    with pytest.raises(NothingFits, match="keeps every rank within 300 bytes; the nearest one needs 4"):
+        best_partition(layers, schedule=get("dualpipe").build(2, num_microbatches=4), memory_bytes=300)

@@ -4,6 +4,7 @@ import pytest
 
 from fullbore.costs.layer import LayerCost
 from fullbore.errors import PartitionError
+from fullbore.ir.placement import Placement
 from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits, evaluate, solve
@@ -107,7 +108,7 @@ def test_the_layer_that_makes_a_stage_slow_is_named() -> None:
 
 
 def test_ranks_with_several_stages_are_weighed_as_a_whole() -> None:
-    found = evaluate(LAYERS, layers_per_stage=[1, 2, 2, 1], ranks=[0, 1, 0, 1])
+    found = evaluate(LAYERS, layers_per_stage=[1, 2, 2, 1], placement=Placement.loop(2, num_chunks=2))
     assert found.stage_time_ns == (2, 24, 24, 30)
     assert found.rank_time_ns == (26, 54)
     assert found.speedup == pytest.approx(80 / 54)

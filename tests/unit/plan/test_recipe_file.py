@@ -21,6 +21,14 @@ def test_what_was_written_is_read_back(tmp_path: Path, costs: tuple[StageCost, .
     assert read_recipe(tmp_path / "recipe.json") == RecipeFile(RECIPE, costs)
 
 
+def test_two_streams_have_one_count_for_each_stage_of_one(tmp_path: Path) -> None:
+    both = Recipe(Layout(pipeline=2, chunks=2, streams=2), 1, 4, (5, 5), "dualpipe")
+    assert both.boundaries == (0, 5, 10)
+    write_recipe(tmp_path / "recipe.json", both, stage_costs=COSTS * 2)
+    assert read_recipe(tmp_path / "recipe.json") == RecipeFile(both, COSTS * 2)
+    assert "streams" not in recipe_document(RECIPE)["layout"], "a recipe of one stream is as it always was"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -29,6 +37,8 @@ def test_what_was_written_is_read_back(tmp_path: Path, costs: tuple[StageCost, .
         ({"layers_per_stage": [10]}, r"one count for each of the 2 stages \(given 1: \[10\]\)"),
         ({"layout": {"pipeline": 2, "tensor": 2}}, "the tensor axis is not built yet"),
         ({"stage_costs": [{"forward": 1, "backward_input": 1, "backward_weight": 1}]}, r"each of the 2 stages .*: 1\)"),
+        ({"layout": {"pipeline": 2, "chunks": 2, "streams": 2}, "layers_per_stage": [1, 2, 3, 4]}, "of a stream"),
+        ({"layout": {"pipeline": 3, "streams": 2}}, r"two over an even number of stages \(streams=2, pipeline=3"),
         ({"layout": 7}, "layout of a recipe is a JSON object"),
         ({"layout": {"pipeline": "2"}}, r"layout\.pipeline must be a whole number \(given '2'\)"),
         ({"microbatch_size": 1.5}, r"recipe\.json: microbatch_size must be a whole number \(given 1\.5\)"),

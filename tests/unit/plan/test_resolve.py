@@ -133,8 +133,8 @@ def test_three_blocks_are_too_few_layers_for_two_ranks_with_three_stages_each() 
 def test_unknown_schedules_and_those_that_cannot_run_are_told_apart() -> None:
     with pytest.raises(ScheduleError, match="there is no schedule '1fb1'; did you mean '1f1b'"):
         resolve(config(schedule="1fb1"), costs=COSTS, layer_names=NAMES)
-    with pytest.raises(ScheduleError, match="chimera is drawn and simulated, and cannot be run; use one of: gpipe"):
-        resolve(config(schedule="chimera"), costs=COSTS, layer_names=NAMES)
+    with pytest.raises(ScheduleError, match="hanayo is drawn and simulated, and cannot be run; use one of: gpipe"):
+        resolve(config(schedule="hanayo"), costs=COSTS, layer_names=NAMES)
 
 
 def test_costs_of_another_model_are_refused() -> None:
@@ -160,3 +160,25 @@ def test_links_and_boundary_sizes_slow_the_prediction() -> None:
     assert free.predicted is not None
     assert slow.predicted is not None
     assert slow.predicted.step_ns == free.predicted.step_ns + 2 * (3 + 1)
+
+
+def test_two_streams_are_cut_once_and_predicted_from_both() -> None:
+    """Rank 0 holds the first run of layers and, for the other stream, the second."""
+    both = config(schedule="dualpipe", microbatches=4)
+    found = resolve(both, costs=HEAVY, layer_names=NAMES)
+    assert (found.recipe.layout.num_stages, found.recipe.layout.streams) == (4, 2)
+    first, second = found.recipe.layers_per_stage
+    assert first + second == 10
+    assert found.predicted is not None
+    totals = [stage.total for stage in found.predicted.stage_costs]
+    assert totals == [3 * first, 3 * second + 12, 3 * second + 12, 3 * first]
+    assert resolve(with_recipe(both, found.recipe), costs=HEAVY, layer_names=NAMES).recipe == found.recipe
+    linked = resolve(both, costs=COSTS, layer_names=NAMES, links=[Link(5)])
+    free = resolve(both, costs=COSTS, layer_names=NAMES)
+    assert linked.predicted is not None
+    assert free.predicted is not None
+    assert linked.predicted.step_ns > free.predicted.step_ns
+    with pytest.raises(ConfigError, match=r"for each of the 2 stages of dualpipe in one direction \(4 given"):
+        resolve(config(schedule="dualpipe", microbatches=4, partition=(1, 4, 4, 1)), costs=None, layer_names=NAMES)
+    even = config(schedule="dualpipe", microbatches=4, partition="equal")
+    assert resolve(even, costs=None, layer_names=NAMES).recipe.layers_per_stage == (5, 5)

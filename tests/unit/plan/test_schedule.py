@@ -84,7 +84,9 @@ def test_a_file_of_other_sizes_or_with_errors_is_refused(tmp_path: Path) -> None
     path.write_text(path.read_text(encoding="utf-8").replace("0B0", "0F1", 1), encoding="utf-8")
     with pytest.raises(InvalidSchedule, match="0F1 on rank 0 is there twice"):
         check_before_start(config(stages=2, microbatches=4, schedule=str(path)))
-    drawn = get("dualpipe").build(2, num_microbatches=4)
-    path.write_text(format_schedule(drawn), encoding="utf-8")
-    with pytest.raises(ScheduleError, match="one stream and whole microbatches"):
+    path.write_text(format_schedule(get("seq-1f1b").build(2, num_microbatches=4)), encoding="utf-8")
+    with pytest.raises(ScheduleError, match="to run, a schedule has whole microbatches"):
         check_before_start(config(stages=2, microbatches=4, schedule=str(path)))
+    path.write_text(format_schedule(get("dualpipe").build(2, num_microbatches=4)), encoding="utf-8")
+    check_before_start(config(stages=2, microbatches=4, schedule=str(path)))
+    assert layout_of(config(stages=2, microbatches=4, schedule=str(path))).streams == 2

@@ -53,6 +53,26 @@ def test_recomputation_ahead_is_where_it_takes_time(tmp_path: Path) -> None:
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
 
 
+def test_of_two_streams_it_has_both_copies_links_and_recomputations(tmp_path: Path) -> None:
+    """The links are those between ranks, the sizes those of the layers at the cut, and no two actions run at once."""
+    layers = [LayerCost(f"layers.{i}", 10, 10, 10, output_bytes=100 * i) for i in range(6)]
+    links = [Link(5, 10**9), Link(7), Link(2, 10**9)]
+    recipe = Recipe(
+        Layout(4, 2, streams=2), 1, 8, (1, 2, 2, 1), "dualpipe", recompute=("layers.1",), recompute_ahead=True
+    )
+    costs = [StageCost(10, 10, 10, 0), StageCost(20, 20, 20, 10), StageCost(20, 20, 20, 0), StageCost(10, 10, 10, 0)]
+    both = [*costs, *reversed(costs)]
+    write_recipe(tmp_path / "plan.json", recipe, stage_costs=both)
+    write_costs(tmp_path / "profile.json", layers, **EmulationSettings(links=tuple(links)).document())
+    schedule = recompute_ahead(
+        get("dualpipe").build(4, num_microbatches=8).in_turn(), stages=[StageIndex(1), StageIndex(6)]
+    )
+    expected = simulate(
+        schedule, costs=both, links=[*links, Link(), *links], message_bytes=[0, 200, 400, 0, 400, 200, 0]
+    )
+    assert predicted_timeline(tmp_path) == expected
+
+
 def test_a_schedule_of_a_file_is_read_again_while_it_is_there(tmp_path: Path) -> None:
     path = tmp_path / "order.txt"
     schedule = recompute_ahead(get("zb-h1").build(2, num_microbatches=3))

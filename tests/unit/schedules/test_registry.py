@@ -46,7 +46,7 @@ def test_a_name_like_none_gets_the_list() -> None:
         get("xyz")
 
 
-DRAWN_ONLY = {"dualpipe", "chimera", "hanayo", "seq-1f1b"}
+DRAWN_ONLY = {"hanayo", "seq-1f1b"}
 
 
 def test_who_is_made_for_costs_and_who_cannot_run() -> None:

@@ -1,0 +1,116 @@
+"""The model held twice, in opposite directions: one process's numbers, and copies that stay equal bit by bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from fullbore.schedules.registry import REGISTRY
+from fullbore.simulate.memory import peak_activations
+from tests.distributed.test_numbers import assert_parity
+from tests.support.copies_ranks import MICROBATCHES, SCHEDULES, Looked, Survived, scenarios
+from tests.support.number_ranks import Run
+
+NAMES = (
+    *("every_model", "two_steps_that_add_up", "outputs_in_order", "float16_with_a_skipped_step"),
+    *("different_modules", "refusals"),
+)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
+def seen(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
+    """Two ranks hold the whole model each; four hold half of it."""
+    return scenarios(*NAMES, num_ranks=request.param)
+
+
+def test_three_steps_are_those_of_one_process_and_the_copies_have_the_same_bits(seen: dict[str, list[Any]]) -> None:
+    """Tied, untied, frozen, adapters, recomputed, dropout, a loss of a layer's own, a weight that only one stream uses,
+    boundaries that are not alike: losses, gradients of the first step, parameters after three optimizer steps with
+    clipping."""
+    by_rank: list[dict[tuple[str, str], Run]] = seen["every_model"]
+    for case in by_rank[0]:
+        runs = [runs[case] for runs in by_rank]
+        assert all(run.copies_equal == (True,) * 3 for run in runs), case
+        assert all(run.norms == runs[0].norms for run in runs), case
+        assert_parity(runs, within=1e-9)
+
+
+def test_every_rank_holds_two_stages_and_counts_its_own_once(seen: dict[str, list[Any]]) -> None:
+    runs = [by_case["untied", "dualpipe"] for by_case in seen["every_model"]]
+    ranks = len(runs)
+    holders = Counter(name for run in runs for name in run.seen.parameters)
+    assert set(holders.values()) == {2}
+    assert sum(run.num_states for run in runs) == len(holders) == len(runs[0].expected.parameters)
+    assert all(run.num_states < run.num_weights for run in runs), "no rank owns all that it holds"
+    tied = Counter(name for by_case in seen["every_model"] for name in by_case["tied", "dualpipe"].seen.parameters)
+    assert tied["0.weight"] == 2, "embedding and head meet on the first rank and on the last, as one weight each"
+    for schedule in SCHEDULES:
+        expected = peak_activations(REGISTRY[schedule].build(ranks, num_microbatches=MICROBATCHES))
+        assert tuple(by_case["untied", schedule].peak for by_case in seen["every_model"]) == expected
+
+
+def test_a_weight_that_nothing_uses_has_no_gradient_and_keeps_its_value(seen: dict[str, list[Any]]) -> None:
+    """A zero in its place would let AdamW's decay shrink it."""
+    for by_case in seen["every_model"]:
+        run: Run = by_case["used sometimes", "dualpipe"]
+        never = [name for name in run.seen.parameters if name.endswith("never")]
+        assert never
+        assert all(torch.equal(run.seen.parameters[name], torch.ones(3, 3).double()) for name in never)
+        assert not any(name in run.seen.gradients for name in never)
+        assert any(name.endswith("seldom") for name in run.seen.gradients)
+
+
+def test_what_earlier_steps_have_added_up_is_not_summed_again(seen: dict[str, list[Any]]) -> None:
+    two, one = seen["two_steps_that_add_up"][0]
+    assert two.keys() == one.keys()
+    for name, gradient in one.items():
+        torch.testing.assert_close(two[name], gradient, rtol=1e-9, atol=1e-14)
+
+
+def test_evaluation_and_outputs_are_those_of_one_stream_in_the_order_of_the_batch(seen: dict[str, list[Any]]) -> None:
+    rows = [1 + index % 5 for index in range(MICROBATCHES)]
+    expected = [float(index) for index, count in enumerate(rows) for _ in range(count)]
+    for by_schedule in seen["outputs_in_order"]:
+        one: Looked = by_schedule["1f1b"]
+        for schedule in SCHEDULES:
+            two: Looked = by_schedule[schedule]
+            assert two.outputs == one.outputs == [expected[: sum(rows[:5])], expected]
+            assert two.evaluated == pytest.approx(one.evaluated, rel=1e-12)
+            assert two.loss == pytest.approx(one.loss, rel=1e-12)
+            assert two.asked_again == []
+
+
+def test_a_skipped_step_in_float16_is_skipped_by_both_copies(seen: dict[str, list[Any]]) -> None:
+    first: Survived = seen["float16_with_a_skipped_step"][0]
+    assert first.finite[2] is False
+    assert first.finite[3] is True
+    assert first.scales[3] == first.scales[2] / 2
+    for survived in seen["float16_with_a_skipped_step"]:
+        assert survived == first
+        assert (survived.untouched, survived.equal, survived.changed) == (True, True, True)
+
+
+def test_copies_of_a_users_own_module_are_made_equal(seen: dict[str, list[Any]]) -> None:
+    held: dict[str, torch.Tensor] = {}
+    owners: Counter[str] = Counter()
+    for loss, weights, owned in seen["different_modules"]:
+        assert loss == seen["different_modules"][0][0]
+        owners.update(name for name, mine in owned.items() if mine)
+        for name, weight in weights.items():
+            assert torch.equal(held.setdefault(name, weight), weight), name
+    assert len(held) == 12, "weights, biases and buffers of four layers"
+    assert set(owners.values()) == {1}
+
+
+def test_what_cannot_be_held_twice_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:
+    last = len(seen["refusals"]) - 1
+    for counting, still, partly, one_way in seen["refusals"]:
+        assert counting.startswith(
+            "ModelError: dualpipe holds the model twice, and BatchNorm1d keeps running statistics"
+        )
+        assert still == "nothing"
+        assert partly.startswith(f"ConfigError: all ranks freeze the same weights, but rank {last} and rank 0 hold 0.")
+        assert one_way.startswith("ScheduleError: to run, both streams have microbatches")

@@ -1,0 +1,249 @@
+"""What ranks see of a model that is held twice, under schedules of two streams. All scenarios in one group."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fullbore.errors import FullboreError
+from fullbore.ir.placement import Placement
+from fullbore.models.next_token import next_token_objective
+from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.optimizer import MasterOptimizer
+from fullbore.runtime.pipeline import Pipeline
+from tests.support import chains
+from tests.support.batch_ranks import llama
+from tests.support.number_models import language_model, mlp4, tokens
+from tests.support.number_ranks import ADAMW, SGD, Normed, Run, pipeline_of, trained
+from tests.support.scenarios import run_scenarios
+from tests.support.split_ranks import adapted
+from tests.support.two_ways import shuffled_streams
+
+SCHEDULES = ("dualpipe", "chimera")
+MICROBATCHES = 8
+
+
+def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
+    """Results by rank of functions of this module, by name."""
+    return run_scenarios(__name__, *names, num_ranks=num_ranks)
+
+
+class Sometimes(nn.Module):
+    """A weight that only samples of one sign use, and one that nothing uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.seldom = nn.Parameter(torch.full((8,), 0.5))
+        self.never = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, value: Tensor) -> Tensor:
+        hidden: Tensor = self.linear(value)
+        return hidden * self.seldom if value.is_meta or bool(value.sum() > 0) else hidden
+
+
+def sometimes() -> nn.Sequential:
+    torch.manual_seed(9)
+    return nn.Sequential(*(nn.Sequential(Sometimes(), nn.Tanh()) for _ in range(4))).double()
+
+
+def dropped() -> nn.Sequential:
+    torch.manual_seed(9)
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.Tanh()) for _ in range(4)]
+    return nn.Sequential(*layers).double()
+
+
+def frozen() -> nn.Sequential:
+    torch.manual_seed(9)
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
+    layers[0].requires_grad_(False)
+    layers[2].requires_grad_(False)
+    return nn.Sequential(*layers).double()
+
+
+def _llama_batch() -> dict[str, Tensor]:
+    drawn = tokens()
+    return {"input_ids": drawn["inputs"] % 61, "labels": drawn["labels"] % 61}
+
+
+def _adapted() -> Any:
+    return adapted().double()
+
+
+def every_model(mesh: Mesh) -> dict[tuple[str, str], Run]:
+    """Three steps of each model, of some under both schedules, and of one process."""
+    language: dict[str, Any] = {"optimizer": ADAMW, "objective": next_token_objective()}
+    blocks = [f"layers.{index}" for index in range(4)]
+    cases: dict[str, tuple[Any, dict[str, Tensor], dict[str, Any]]] = {
+        "tied": (language_model, tokens(), language),
+        "tied, recomputed": (language_model, tokens(), {**language, "recompute": ["1", "2", "3", "4"]}),
+        "untied": (lambda: language_model(tied=False), tokens(), language),
+        "auxiliary loss": (mlp4, chains.batch(), {"optimizer": SGD}),
+        "frozen": (frozen, chains.batch(), {"optimizer": ADAMW}),
+        "trees": (lambda: chains.made("encoder and decoder"), chains.batch(), {"optimizer": SGD}),
+        "dropout": (dropped, chains.batch(), {"optimizer": SGD}),
+        "dropout, recomputed": (dropped, chains.batch(), {"optimizer": SGD, "recompute": ["0", "1", "2", "3"]}),
+        "used sometimes": (sometimes, chains.batch(), {"optimizer": ADAMW}),
+        "llama": (lambda: llama(tie_word_embeddings=True), _llama_batch(), {**language, "recompute": blocks}),
+        "adapters": (_adapted, _llama_batch(), {"optimizer": ADAMW, "objective": next_token_objective()}),
+    }
+    return {
+        (name, schedule): trained(make, batch, mesh, microbatches=MICROBATCHES, schedule=schedule, **more)
+        for name, (make, batch, more) in cases.items()
+        for schedule in (SCHEDULES if name in ("tied", "untied", "dropout, recomputed") else SCHEDULES[:1])
+    }
+
+
+def two_steps_that_add_up(mesh: Mesh) -> list[dict[str, Tensor]]:
+    """Gradients after two steps without forgetting the first: of two streams, and of one on the same ranks."""
+    found = []
+    for schedule in ("dualpipe", "1f1b"):
+        pipeline = pipeline_of(
+            language_model(), mesh, microbatches=MICROBATCHES, schedule=schedule, objective=next_token_objective()
+        )
+        for seed in (1, 2):
+            pipeline.step(tokens(seed=seed))
+        found.append(everyones(pipeline))
+        pipeline.release()
+    return found
+
+
+def everyones(pipeline: Pipeline) -> dict[str, Tensor]:
+    by_rank = pipeline.mesh.gather({name: gradient.clone() for name, gradient in pipeline.gradients().items()})
+    return {name: gradient for gradients in by_rank for name, gradient in gradients.items()}
+
+
+@dataclass(frozen=True)
+class Looked:
+    """Losses and outputs of one pipeline."""
+
+    evaluated: float
+    loss: float
+    outputs: list[list[float]]
+    """The inputs' first column, of the step and of the evaluation: which microbatch is which."""
+
+    asked_again: list[Tensor]
+
+
+def outputs_in_order(mesh: Mesh) -> dict[str, Looked]:
+    """Numbers of samples from 1 to 5, evaluated in five microbatches and trained in eight."""
+    found = {}
+    for schedule in (*SCHEDULES, "1f1b"):
+        torch.manual_seed(3)
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()
+        pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule=schedule)
+        rows = [1 + index % 5 for index in range(MICROBATCHES)]
+        batch = [
+            {name: torch.full((count, 8), float(index)).double() for name in ("inputs", "targets")}
+            for index, count in enumerate(rows)
+        ]
+        outputs = []
+        evaluated = pipeline.evaluate(batch[:5], outputs=lambda output, one: one["inputs"][:, 0])
+        outputs.append([float(value) for tensor in pipeline.outputs() for value in tensor])
+        loss = pipeline.step(batch, outputs=lambda output, one: one["inputs"][:, 0])
+        outputs.append([float(value) for tensor in pipeline.outputs() for value in tensor])
+        found[schedule] = Looked(evaluated, loss, outputs, pipeline.outputs())
+        pipeline.release()
+    return found
+
+
+@dataclass(frozen=True)
+class Survived:
+    """A float16 run in which, once, the gradients of a single copy of a weight are infinite."""
+
+    finite: tuple[bool, ...]
+    scales: tuple[float, ...]
+    untouched: bool
+    equal: bool
+    """All copies after the last step, bit by bit, master weights too."""
+
+    changed: bool
+
+
+def float16_with_a_skipped_step(mesh: Mesh) -> Survived:
+    pipeline = pipeline_of(
+        language_model(dtype=torch.float16),
+        mesh,
+        microbatches=MICROBATCHES,
+        schedule="dualpipe",
+        objective=next_token_objective(),
+    )
+    update = MasterOptimizer(pipeline.weights(), config=ADAMW)
+    first = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+    finite, scales, untouched = [], [], True
+    for step in range(4):
+        before = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+        one = next(iter(pipeline.weights().values()))
+        factor = math.inf if step == 2 and mesh.rank == mesh.num_ranks - 1 else 1.0
+        hook = one.register_hook(lambda gradient, factor=factor: gradient * factor)
+        pipeline.step(tokens(seed=step))
+        hook.remove()
+        pipeline.clip_grad_norm(1.0)
+        finite.append(pipeline.finite)
+        assert pipeline.loss_scaler is not None
+        scales.append(pipeline.loss_scaler.scale)
+        if pipeline.finite:
+            update.step(pipeline.gradients(), lr=0.01)
+        else:
+            untouched = untouched and all(torch.equal(w, before[n]) for n, w in pipeline.weights().items())
+        pipeline.zero_grad()
+    held = {**{name: weight.detach().clone() for name, weight in pipeline.weights().items()}, **update.state()}
+    merged: dict[str, Tensor] = {}
+    equal = all(torch.equal(merged.setdefault(n, t), t) for part in mesh.gather(held) for n, t in part.items())
+    changed = any(not torch.equal(weight, first[name]) for name, weight in pipeline.weights().items())
+    pipeline.release()
+    return Survived(tuple(finite), tuple(scales), untouched, equal, changed)
+
+
+class Projected(nn.Module):
+    """Has a buffer that its author draws and nobody trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("drawn", torch.randn(8, 8))
+
+    def forward(self, value: Tensor) -> Tensor:
+        output: Tensor = self.linear(value) @ self.drawn
+        return output
+
+
+def different_modules(mesh: Mesh) -> tuple[float, dict[str, Tensor], dict[str, bool]]:
+    """A user's module that was drawn without a seed: another one on every rank until it is a pipeline. Weights and
+    buffers."""
+    torch.manual_seed(100 + mesh.rank)
+    model = nn.Sequential(*(Projected() for _ in range(4))).double()
+    pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+    weights = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+    weights |= {name: buffer.clone() for name, buffer in pipeline.buffers().items()}
+    owned = {name: pipeline.owns(name) for name in pipeline.weights()}
+    loss = pipeline.step(chains.batch())
+    pipeline.release()
+    return loss, weights, owned
+
+
+def refusals(mesh: Mesh) -> list[str]:
+    """What every rank says of models and schedules that cannot be run in both directions."""
+    plain = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()
+    counting = nn.Sequential(nn.Linear(8, 8), Normed(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+    still = nn.Sequential(nn.Linear(8, 8), Normed().eval(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+    partly = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()
+    partly[0].requires_grad_(mesh.rank != mesh.num_ranks - 1)
+    one_way = shuffled_streams(Placement.bidirectional(mesh.num_ranks), num_microbatches=1, split=False, seed=0)
+    said = []
+    for model, schedule, microbatches in (
+        (counting, "dualpipe", MICROBATCHES),
+        (still, "dualpipe", MICROBATCHES),
+        (partly, "dualpipe", MICROBATCHES),
+        (plain, one_way, 1),
+    ):
+        try:
+            pipeline_of(model, mesh, microbatches=microbatches, schedule=schedule).release()
+            said.append("nothing")
+        except FullboreError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
