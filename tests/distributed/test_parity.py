@@ -32,7 +32,7 @@ def cases(ranks: int, settings: str) -> list[tuple[str, str, str, str]]:
     found = []
     for number, name in enumerate(RUNNABLE):
         pairs = PAIRS[number % 2 :: 2] if name in TWO_STREAMS else PAIRS
-        chosen = {"in turn": (PAIRS[number % 4],), "pairs": pairs, "product": product_of_all}[settings]
+        chosen = {"in turn": (PAIRS[(number + ranks) % 4],), "pairs": pairs, "product": product_of_all}[settings]
         if microbatches(name, ranks):
             found += [(name, *case) for case in chosen]
     return found
@@ -63,8 +63,8 @@ def config(text: Path, *more: str) -> RunConfig:
 @pytest.mark.parametrize(
     ("ranks", "settings"),
     [
-        *((1, "in turn"), (2, "pairs"), (4, "in turn")),
-        *(pytest.param(ranks, settings, marks=pytest.mark.slow) for ranks, settings in ((1, "pairs"), (4, "pairs"))),
+        *((1, "in turn"), (2, "in turn"), (4, "in turn")),
+        *(pytest.param(ranks, "pairs", marks=pytest.mark.slow) for ranks in (1, 2, 4)),
         *(pytest.param(ranks, "product", marks=pytest.mark.slow) for ranks in (2, 4)),
     ],
 )
