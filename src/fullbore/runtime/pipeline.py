@@ -23,34 +23,33 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import ConfigError, ModelError
+from fullbore.errors import ConfigError
 from fullbore.ids import Rank, StageIndex
 from fullbore.ir.lower import lower
-from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
 from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.runtime.agreement import require_same, same_microbatches
+from fullbore.runtime.argument_kinds import require_kinds, require_names, required_device
 from fullbore.runtime.arguments import (
     edges_of,
-    require_count,
-    require_names,
+    mesh_of_world,
     required_objective,
     schedule_for,
     with_recomputations,
 )
-from fullbore.runtime.batch import Batch, microbatches_of
+from fullbore.runtime.batch import Batch, counted, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm
-from fullbore.runtime.device import Device, open_device
+from fullbore.runtime.device import Device
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
-from fullbore.runtime.mesh import Mesh, local_rank, world_size
-from fullbore.runtime.outputs import Output, OutputTap
+from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.outputs import Output, OutputTap, require_output
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
 from fullbore.runtime.tied import TiedGradients
@@ -82,7 +81,7 @@ class Pipeline:
         compile: compile the layers' own code with `torch.compile`; the first step takes long.
         accumulation: how many rounds of m microbatches one `step` takes.
         seed: of drawn weights and random masks; the same on every rank.
-        device: ``auto``, ``cpu`` or ``cuda``, or a `Device`.
+        device: ``auto``, ``cpu`` or ``cuda``, a `torch.device`, or a `Device`.
         timeout_s: how long a rank waits for another before it gives up.
         instrument: told every span; the last step's are always kept for `timeline`.
         board: told what this rank does, for whoever watches it.
@@ -108,7 +107,7 @@ class Pipeline:
         compile: bool = False,
         accumulation: int = 1,
         seed: int = 0,
-        device: str | Device = "auto",
+        device: str | torch.device | Device = "auto",
         timeout_s: float = 60.0,
         instrument: Instrument | None = None,
         board: ProgressBoard | None = None,
@@ -116,14 +115,15 @@ class Pipeline:
     ) -> None:
         self._model = layered(model)
         self._objective = required_objective(objective, self._model)
-        for name, value in (("num_microbatches", num_microbatches), ("accumulation", accumulation)):
-            require_count(name, value)
+        require_kinds(num_microbatches=num_microbatches, accumulation=accumulation, compile=compile, seed=seed)
+        require_kinds(schedule=schedule, schedule_options=schedule_options, recompute_ahead=recompute_ahead)
+        require_kinds(timeout_s=timeout_s, instrument=instrument, board=board, mesh=mesh)
         require_names(recompute, self._model)
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
-        self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
+        self._device = required_device(device)
         self._owns_mesh = mesh is None
-        self._mesh = mesh if mesh is not None else _mesh_of_world(schedule, self._device, timeout_s)
+        self._mesh = mesh if mesh is not None else mesh_of_world(schedule, self._device, timeout_s)
         self.schedule = schedule_for(
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
@@ -195,9 +195,7 @@ class Pipeline:
             for _ in range(count)
         ]
         self._tied = TiedGradients(self._model.tied, rank_of_layer=owner_of_layer, mesh=self._mesh, timeout_s=timeout_s)
-
         self._tied.make_equal(self._weights)
-
         self._tap = OutputTap(self._objective)
         self._training = self._stages.training_engines(self._tap.objective)
         program = lower(self.schedule)
@@ -324,7 +322,7 @@ class Pipeline:
         """
         self._recorder.end_step()
         self._recorder.tell("preparing the batch")
-        microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation)
+        microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
         self._tap.begin(outputs)
         self._tied.begin(self._gradients)
         self._guard.begin()
@@ -364,7 +362,7 @@ class Pipeline:
         """
         self._recorder.end_step()
         self._evaluation.prepare(step=self._recorder.step)
-        microbatches, count = self._cut(batch, number=num_microbatches)
+        microbatches, count = self._cut(batch, number=num_microbatches, outputs=outputs)
         self._tap.begin(outputs)
         with self._failing():
             whole = self._on_device(microbatches)
@@ -376,7 +374,11 @@ class Pipeline:
 
         They exist on the last stage's rank and are sent to all only here: every rank calls this together. Each call
         hands out what is there; a second one gives an empty list.
+
+        Raises:
+            ConfigError: this pipeline has failed or is closed: the others do not come here.
         """
+        self._require_usable()
         owner = self.schedule.placement.rank_of(StageIndex(self.schedule.num_stages - 1))
         return self._mesh.share([tensor.cpu() for tensor in self._tap.take()], owner=owner)
 
@@ -465,21 +467,24 @@ class Pipeline:
         else:
             self._undo.close()  # the others may not be on their way here, so nothing is done together
 
-    def _cut(self, batch: Batch, *, number: int | None) -> tuple[Sequence[Microbatch], int]:
+    def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
+        self._require_usable()
+        microbatches = same_microbatches(lambda: self._given(batch, number, outputs), mesh=self._mesh)
+        return microbatches, counted(microbatches, self._objective)
+
+    def _require_usable(self) -> None:
         if self._failed or self._released:
             how = "has failed in an earlier step" if self._failed else "is closed"
             raise ConfigError(f"this pipeline {how} and cannot go on; build a new one")
-        microbatches = same_microbatches(lambda: self._given(batch, number), mesh=self._mesh)
-        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
-        if count < 0 or count != int(count):
-            raise ModelError(f"Objective.count gives whole numbers of at least 0 (their sum is {count})")
-        return microbatches, int(count)
 
-    def _given(self, batch: Batch, number: int | None) -> Sequence[Microbatch]:
+    def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""
         self._trainable.check()
-        return microbatches_of(batch, number=number, most=self._num_microbatches)
+        require_output(outputs)
+        microbatches = microbatches_of(batch, number=number, most=self._num_microbatches)
+        self._stages.require_inputs(microbatches)
+        return microbatches
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -497,8 +502,3 @@ class Pipeline:
         mine = [sum(float(value) for value in values if value is not None) for values in (sums, auxiliary)]
         total, added = self._mesh.sum(mine)
         return (total / count if count else 0.0) + added
-
-
-def _mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -> Mesh:
-    ranks = schedule.num_ranks if isinstance(schedule, Schedule) else world_size()
-    return Mesh(Layout(pipeline=ranks), device=device, timeout_s=timeout_s)
