@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fullbore.bounded_file import read_bounded
 from fullbore.errors import InputError
 
 __all__ = ["parse_json", "read_json", "write_json"]
@@ -18,7 +19,7 @@ def read_json(path: Path, *, what: str, error: type[InputError]) -> Any:
         error: the file cannot be read, or is not JSON; names it.
     """
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(read_bounded(path).decode())
     except OSError as problem:
         raise error(f"cannot read the {what} {path}: {problem.strerror}") from problem
     except ValueError as problem:

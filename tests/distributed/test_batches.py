@@ -92,11 +92,17 @@ def test_ranks_with_batches_of_their_own_are_refused(seen: dict[str, list[Any]])
             assert said.startswith("ConfigError: every rank reads the same batch, and these ranks were given different")
         begin = "ConfigError: rank 1 refuses this step: " if rank == 0 else "ConfigError: "
         for said, problem in zip(
-            (others[0], others[1], others[3]),
-            ("a sequence is taken as the", "every microbatch needs a sample, and 2", "weights are frozen before the"),
+            (others[0], others[1], others[3], others[4]),
+            (
+                "a sequence is taken as the",
+                "every microbatch needs a sample, and 2",
+                "weights are frozen before the",
+                "outputs is a function of",
+            ),
             strict=True,
         ):
             assert said.startswith(begin + problem)
+        assert others[5].startswith("ModelError: every stage reads 'input_ids' from each microbatch (it holds labels)")
 
 
 def test_evaluation_is_that_of_one_process_and_leaves_no_trace(seen: dict[str, list[Any]]) -> None:

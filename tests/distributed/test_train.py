@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,34 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
     assert metrics.exists()
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
+    deadline = time.monotonic() + 10
+    while processes_of(marker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not processes_of(marker)
+
+
+def test_an_impatient_interrupt_at_the_start_is_one_line(tmp_path: Path) -> None:
+    """Ctrl-C goes to the whole group of a terminal, the server that is importing torch among it."""
+    marker = uuid.uuid4().hex
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "fullbore", "train", *OPTIONS, *sets(f"train.run_dir={tmp_path / 'r'}")],
+        cwd=ROOT,
+        env={**os.environ, "FULLBORE_TEST_RUN": marker},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(processes_of(marker)) < 3 and time.monotonic() < deadline:  # the launcher, a tracker and the server
+        time.sleep(0.02)
+    time.sleep(0.2)
+    for _ in range(3):
+        with suppress(ProcessLookupError):
+            os.killpg(launcher.pid, signal.SIGINT)
+        time.sleep(0.05)
+    _, err = launcher.communicate(timeout=30)
+    assert (launcher.returncode, err) == (130, "fullbore: interrupted\n")
     deadline = time.monotonic() + 10
     while processes_of(marker) and time.monotonic() < deadline:
         time.sleep(0.1)

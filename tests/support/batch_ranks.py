@@ -260,6 +260,10 @@ def each_rank_draws(mesh: Mesh) -> list[str]:
     said.append(refused(lambda: pipeline.step([tokens(1, 5, seed=index) for index in range(4)])))
     if mesh.rank == 1:
         weight.requires_grad_(True)
+    whole = [tokens(1, 5, seed=index) for index in range(4)]
+    not_a_function: Any = 5 if mesh.rank == 1 else None
+    said.append(refused(lambda: pipeline.step(whole, outputs=not_a_function)))
+    said.append(refused(lambda: pipeline.step([{"labels": one["labels"]} for one in whole])))
     pipeline.step([tokens(1, 5, seed=index) for index in range(4)])
     pipeline.release()
     return said

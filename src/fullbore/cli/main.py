@@ -11,7 +11,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any
@@ -89,9 +91,37 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and end the process with its exit code."""
+    interrupts = _Interrupts()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(_run(arguments))
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as by nohup
+            signal.signal(signal.SIGINT, interrupts)
+    code = _run(arguments)
+    if interrupts.seen:  # without the interpreter's own end, in which one more takes the exit code away
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+_ENDING_S = 5.0
+"""What ending the workers and removing folders may take."""
+
+
+class _Interrupts:
+    """SIGINT: the first one unwinds. Impatient ones right after it would only tear what ends the workers."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._last_s = 0.0
+
+    def __call__(self, number: int, frame: object) -> None:
+        del number, frame
+        now = time.monotonic()
+        if self.seen and now - self._last_s < _ENDING_S:
+            return
+        self.seen, self._last_s = True, now
+        raise KeyboardInterrupt
 
 
 class _Terminated(BaseException):

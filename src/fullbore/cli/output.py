@@ -7,15 +7,25 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from fullbore.errors import ConfigError
 
-__all__ = ["answer_no", "json_option", "print_json", "print_text", "require_cap", "use_color", "width"]
+__all__ = [
+    "answer_no",
+    "json_option",
+    "print_json",
+    "print_text",
+    "require_cap",
+    "require_different",
+    "use_color",
+    "width",
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -49,6 +59,17 @@ def require_cap(memory_cap: float | None) -> Fraction | None:
     if memory_cap is not None and not memory_cap >= 0:
         raise ConfigError(f"--memory-cap is a number of at least 0 (given {memory_cap})")
     return None if memory_cap is None or math.isinf(memory_cap) else Fraction(str(memory_cap))
+
+
+def require_different(files: Mapping[str, Path | None]) -> None:
+    """Raises ConfigError where two options, by name, are one file: the second would replace the first."""
+    seen: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is None:
+            continue
+        before = seen.setdefault(path.resolve(), option)
+        if before != option:
+            raise ConfigError(f"{before} and {option} are one file, {path}; name two")
 
 
 def answer_no(reason: str) -> None:

@@ -56,6 +56,8 @@ def command(
       fullbore partition profile.json -p 4
       fullbore partition runs/first -p 4 -m 16 --memory 80GiB -o recipe.json
     """
+    if ranks < 1:
+        raise ConfigError(f"-p is a number of ranks, at least 1 (given -p {ranks})")
     known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
     try:
         found = partition_report(

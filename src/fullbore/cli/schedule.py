@@ -10,7 +10,16 @@ from pathlib import Path
 import click
 
 from fullbore.cli import schedule_check, schedule_compare, schedule_export
-from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap, use_color, width
+from fullbore.cli.output import (
+    answer_no,
+    json_option,
+    print_json,
+    print_text,
+    require_cap,
+    require_different,
+    use_color,
+    width,
+)
 from fullbore.cli.schedule_options import (
     cost_options,
     memory_model_option,
@@ -113,6 +122,7 @@ def show_command(
     cap = require_cap(memory_cap)
     if as_json and csv_file == Path("-"):
         raise ConfigError("--json and --csv - would both write to stdout; give the CSV a file")
+    require_different({"--recipe": recipe, "--csv": csv_file, "--svg": svg})
     entry = get(name)
     held = None if recipe is None else read_recipe(recipe)
     made = make_for(

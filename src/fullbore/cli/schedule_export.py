@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from fullbore.cli.output import json_option, print_json, print_text, require_cap
+from fullbore.cli.output import json_option, print_json, print_text, require_cap, require_different
 from fullbore.cli.schedule_options import cost_options, parse_options, solve_if_asked, solver_option
 from fullbore.errors import ConfigError
 from fullbore.ir.codec import format_schedule
@@ -72,6 +72,7 @@ def command(
         raise ConfigError("--communication is for a CSV; fullbore text has computation only: give --csv FILE too")
     if as_json and Path("-") in (csv_file, text_file):
         raise ConfigError("--json and a file on stdout are two answers; name a file, or leave out --json")
+    require_different({"--csv": csv_file, "--text": text_file})
     given = _Given(ranks, microbatches, chunks, parse_options(options), cost, comm, require_cap(memory_cap), optimal)
     schedule = _source(source, given)
     computed = schedule if isinstance(schedule, Schedule) else schedule.compute_part()

@@ -33,10 +33,24 @@ def cost_options(command: _Command) -> _Command:
 
 
 def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    """NaN lies in every range of click's, since it compares false with both ends."""
+    """NaN compares false with both ends of a range."""
     del ctx
     if value is not None and math.isnan(value):
         raise ConfigError(f"{param.opts[0]} is a number (given nan)")
+    return value
+
+
+def _a_share(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    _a_number(ctx, param, value)
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{param.opts[0]} is a share, 0 to 1 (given {value:g})")
+    return value
+
+
+def _a_time(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    _a_number(ctx, param, value)
+    if value is not None and value <= 0:
+        raise ConfigError(f"{param.opts[0]} is a number of seconds above 0 (given {value:g})")
     return value
 
 
@@ -45,8 +59,8 @@ def memory_model_option(command: _Command) -> _Command:
     return click.option(
         "--input-backward-frees",
         "frees",
-        type=click.FloatRange(0, 1),
-        callback=_a_number,
+        type=float,
+        callback=_a_share,
         default=0.0,
         metavar="X",
         help="Part of an activation that is free after the backward for the input, 0 to 1; the rest stays until that "
@@ -58,8 +72,8 @@ def solver_option(command: _Command) -> _Command:
     """``--optimal SECONDS``."""
     return click.option(
         "--optimal",
-        type=click.FloatRange(min=0, min_open=True),
-        callback=_a_number,
+        type=float,
+        callback=_a_time,
         metavar="SECONDS",
         help="With auto: let a solver improve it, or prove it the best, for at most so long (fullbore[optimal]).",
     )(command)

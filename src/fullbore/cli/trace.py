@@ -11,11 +11,14 @@ import click
 from fullbore.cli.output import json_option, print_json, print_text
 from fullbore.errors import ConfigError, TraceError
 from fullbore.timeline.chrome import Step, chrome_trace
+from fullbore.trace.format import trace_path
 from fullbore.trace.reader import Trace, read_trace
 
 __all__ = ["command"]
 
 _DEFAULT_STEPS = 10
+_FILE = click.Path(path_type=Path, allow_dash=True)
+_STDOUT = Path("-")
 
 
 @click.group()
@@ -30,7 +33,7 @@ def command() -> None:
 
 @command.command("export")
 @click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option("-o", "output", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to write.")
+@click.option("-o", "output", type=_FILE, required=True, metavar="FILE", help="Where to write; - is stdout.")
 @click.option("--steps", "window", metavar="A:B", help="Steps A to B - 1; the last 10 by default.")
 @json_option
 def export_command(run_dir: Path, output: Path, window: str | None, as_json: bool) -> None:
@@ -41,6 +44,9 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
       fullbore trace export runs/first -o trace.json
       fullbore trace export runs/first -o trace.json --steps 20:25
     """
+    if as_json and output == _STDOUT:
+        raise ConfigError("--json and -o - would both write to stdout; give the timeline a file")
+    _require_free(output, run_dir)
     trace = read_trace(run_dir)
     chosen = _chosen(trace, window)
     steps = (Step(step, trace.timeline(step), trace.placement) for step in chosen)
@@ -49,16 +55,28 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
     if as_json:
         print_json({"path": str(output), "steps": list(chosen), "clock_uncertainty_ns": uncertainty})
         return
-    print_text(
+    click.echo(
         f"{output}: steps {chosen[0]} to {chosen[-1]} of {trace.num_ranks} ranks, "
-        f"clocks agree to {uncertainty / 1000:.3g} us; open it in ui.perfetto.dev\n"
+        f"clocks agree to {uncertainty / 1000:.3g} us; open it in ui.perfetto.dev",
+        err=output == _STDOUT,
     )
+
+
+def _require_free(output: Path, run_dir: Path) -> None:
+    """Raises TraceError for a folder, and for what would replace the trace itself."""
+    if not output.name:
+        raise TraceError(f"-o is the file to write ({output} is a folder); name one in it")
+    kept = trace_path(run_dir, rank=0).parent
+    if output != _STDOUT and output.resolve().is_relative_to(kept.resolve()):
+        raise TraceError(f"{kept} holds the trace that is read, and -o {output} lies in it; name a file outside")
 
 
 def _write(output: Path, lines: Iterable[str]) -> None:
     """What was there before stays until all of the new one is."""
-    if not output.name:
-        raise TraceError(f"-o is the file to write ({output} is a folder); name one in it")
+    if output == _STDOUT:
+        for line in lines:
+            print_text(line)
+        return
     partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
     try:
         file = partial.open("x", encoding="utf-8", newline="\n")

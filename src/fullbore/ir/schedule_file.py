@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fullbore.bounded_file import read_bounded
 from fullbore.errors import ScheduleError
 from fullbore.ir.codec import parse_schedule
 from fullbore.ir.explicit import ExplicitSchedule
@@ -41,7 +42,7 @@ def open_schedule_file(path: Path) -> ScheduleFile:
         ScheduleError: it cannot be read, or is in neither form; names the line, or the row and column.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path).decode("utf-8-sig")
     except OSError as error:
         raise ScheduleError(f"cannot read the schedule {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fullbore.errors import ModelError
 from fullbore.models.chain_trace import ChainTrace, replaced
-from fullbore.models.layer import Layer, on_meta
+from fullbore.models.layer import Layer, on_meta, require_copyable
 from fullbore.models.layered import (
     Boundary,
     BuiltStage,
@@ -156,6 +156,7 @@ class ChainModel:
 
     def whole(self) -> WholeModel:
         """The user's module and its own forward; the layers in order where it has none."""
+        require_copyable(self._layers, where=self._kind)
         memo = replaced(self._layers, lambda tensor: torch.empty_like(tensor, device="cpu")) if self._meta else {}
         root, layers = copy.deepcopy(
             (self._root, [module for layer in self._layers for _, module in layer.parts]), memo

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from fullbore.errors import FullboreError, ModelError
 from fullbore.models.auxiliary import collecting
-from fullbore.models.layer import Layer
+from fullbore.models.layer import Layer, require_copyable
 from fullbore.models.layered import Boundary, Microbatch, TensorSpec
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.tree import Tree, take_apart
@@ -62,6 +62,7 @@ class ChainTrace:
 
     def _trace(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Given, ...]:
         """The copy never holds values, not even for a moment."""
+        require_copyable(self._layers, where=self._kind)
         memo = replaced(self._layers, lambda tensor: tensor.detach().to("meta"))
         modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
         value: Any = torch.empty(shape, dtype=dtype, device="meta")

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from fullbore.errors import ModelError
 
-__all__ = ["Layer", "on_meta"]
+__all__ = ["Layer", "on_meta", "require_copyable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +57,22 @@ def on_meta(layers: tuple[Layer, ...], *, where: str) -> bool:
             f"{kinds[False]} is not); build it under one `with torch.device(...)`"
         )
     return True in kinds
+
+
+def require_copyable(layers: tuple[Layer, ...], *, where: str) -> None:
+    """Before `copy.deepcopy`, which takes no tensor that was computed from weights.
+
+    Raises:
+        ModelError: a module holds one, as torch's weight norm and pruning of old leave one in place of the weight.
+    """
+    for layer in layers:
+        for prefix, part in layer.parts:
+            for local, module in part.named_modules():
+                computed = [name for name, held in vars(module).items() if isinstance(held, Tensor) and held.grad_fn]
+                if computed:
+                    raise ModelError(
+                        f"a model is copied without values to find what its layers hand on, and "
+                        f"{'.'.join(filter(None, (prefix, local)))} of {where} holds {computed[0]!r} computed from "
+                        "weights, which cannot be copied; in place of torch.nn.utils.weight_norm use "
+                        "torch.nn.utils.parametrizations.weight_norm, and end pruning with torch.nn.utils.prune.remove"
+                    )

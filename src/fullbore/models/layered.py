@@ -16,6 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fullbore.errors import ModelError
+
 __all__ = [
     "Boundary",
     "BuiltStage",
@@ -77,6 +79,11 @@ class Objective:
 
     count: Callable[[Microbatch], int]
     """How many items of the microbatch count; the same on every rank."""
+
+    def __post_init__(self) -> None:
+        for name, given in (("loss_sum", self.loss_sum), ("count", self.count)):
+            if not callable(given):
+                raise ModelError(f"{name} of an Objective is a function (given {name}={given!r:.200})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from fullbore.models.hf_folder import need_config
 from fullbore.partition.equal import equal
 from fullbore.plan.known_layers import known_layers
 from fullbore.plan.schedule import layout_of, schedule_of
+from fullbore.synthesis.catalogue import CATALOGUE
 
 __all__ = ["check_before_start", "check_emulation", "check_inputs"]
 
@@ -61,9 +62,11 @@ def check_emulation(config: RunConfig, costs: Path) -> None:
 def _need_layers(config: RunConfig, *, layers: int) -> None:
     num_stages, ranks, given = layout_of(config).stages_per_stream, config.pipeline.stages, config.pipeline.partition
     chunks = num_stages // ranks
+    entry = CATALOGUE.get(config.pipeline.schedule)
+    takes_fewer = chunks > 1 and entry is not None and entry.takes_chunks
     if layers < num_stages:
         most = [f"pipeline.stages={layers // chunks}"] if layers >= chunks else []
-        most += [f"pipeline.chunks={layers // ranks}"] if chunks > 1 and layers >= ranks else []
+        most += [f"pipeline.chunks={layers // ranks}"] if takes_fewer and layers >= ranks else []
         raise PartitionError(
             f"every stage holds at least one layer, and {num_stages} stages are too many for {layers} layers, embed "
             f"and head among them (pipeline.stages={ranks}, chunks={chunks}); use at most "

@@ -9,11 +9,14 @@ from typing import Literal
 from fullbore.errors import ConfigError, ModelError, ScheduleError
 from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Kind
+from fullbore.ir.recipe import Layout
 from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.partition.equal import equal
 from fullbore.partition.holding import stages_holding
+from fullbore.runtime.device import Device
+from fullbore.runtime.mesh import Mesh, world_size
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
 from fullbore.synthesis.auto import cap_of_a_run
@@ -21,9 +24,8 @@ from fullbore.synthesis.catalogue import get
 
 __all__ = [
     "edges_of",
+    "mesh_of_world",
     "recomputed_microbatches",
-    "require_count",
-    "require_names",
     "required_objective",
     "schedule_for",
     "split_microbatches",
@@ -142,19 +144,10 @@ def required_objective(given: Objective | None, model: LayeredModel) -> Objectiv
     return objective
 
 
-def require_count(name: str, value: object) -> None:
-    """Raises ConfigError for anything but a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} is a whole number of at least 1 ({name}={value!r})")
-
-
-def require_names(recompute: Sequence[str], model: LayeredModel) -> None:
-    """Raises ConfigError for a word in place of a list: its letters would be taken for names."""
-    if isinstance(recompute, str):
-        raise ConfigError(
-            f"recompute names layers one by one (given {recompute!r}); for example "
-            f"recompute={list(model.layer_names[1:3])}"
-        )
+def mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -> Mesh:
+    """The ranks that the environment speaks of, or as many as the given schedule has."""
+    ranks = schedule.num_ranks if isinstance(schedule, Schedule) else world_size()
+    return Mesh(Layout(pipeline=ranks), device=device, timeout_s=timeout_s)
 
 
 def _counts(given: object) -> tuple[int, ...]:

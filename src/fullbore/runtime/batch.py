@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import torch
 from torch import Tensor
 
-from fullbore.errors import ConfigError
-from fullbore.models.layered import Microbatch
+from fullbore.errors import ConfigError, ModelError
+from fullbore.models.layered import Microbatch, Objective
 
-__all__ = ["Batch", "microbatches_of", "split_batch"]
+__all__ = ["Batch", "counted", "microbatches_of", "split_batch"]
 
 Batch = Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
 """Tensors ``[samples, ...]`` to be cut, or microbatches that already are, each with shapes of its own."""
@@ -32,9 +33,12 @@ def microbatches_of(batch: Batch, *, number: int | None, most: int) -> list[Micr
     Raises:
         ConfigError: the batch cannot give that many, or is neither form; says what would do.
     """
-    if number is not None and number < 1:
-        raise ConfigError(f"a batch is cut into at least 1 microbatch (num_microbatches={number})")
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        raise ConfigError(
+            f"a batch is cut into a whole number of microbatches, at least 1 (num_microbatches={number!r:.200})"
+        )
     if isinstance(batch, Mapping):
+        _require_values(batch, "the batch")
         if number is None:
             number = min(most, _num_samples(batch))
         return split_batch(batch, number)
@@ -50,6 +54,7 @@ def microbatches_of(batch: Batch, *, number: int | None, most: int) -> list[Micr
             f"{len(batch)}); group the samples into that many, or give one mapping to be cut"
         )
     for index, microbatch in enumerate(batch):
+        _require_values(microbatch, f"microbatch {index}")
         filled = all(isinstance(tensor, Tensor) and tensor.numel() for tensor in microbatch.values())
         if not filled or not any(tensor.dim() for tensor in microbatch.values()):
             raise ConfigError(
@@ -75,6 +80,39 @@ def split_batch(batch: Mapping[str, Tensor], num_microbatches: int) -> list[Micr
     each, more = divmod(samples, num_microbatches)
     edges = [index * each + min(index, more) for index in range(num_microbatches + 1)]
     return [{name: tensor[first:end] for name, tensor in batch.items()} for first, end in pairwise(edges)]
+
+
+def counted(microbatches: Sequence[Microbatch], objective: Objective) -> int:
+    """How many items of all microbatches count.
+
+    Raises:
+        ConfigError: a microbatch lacks what ``Objective.count`` reads.
+        ModelError: it gives something else than numbers whose sum is whole and not negative.
+    """
+    total: float = 0
+    for index, microbatch in enumerate(microbatches):
+        try:
+            total += objective.count(microbatch)
+        except KeyError as error:
+            if not error.args or error.args[0] in microbatch:
+                raise  # of something else
+            raise ConfigError(
+                f"Objective.count reads {error.args[0]!r} from each microbatch, and microbatch {index} does not have "
+                f"it (it is {_shapes(microbatch)}); add it"
+            ) from error
+    if total < 0 or total != int(total):
+        raise ModelError(f"Objective.count gives whole numbers of at least 0 (their sum is {total})")
+    return int(total)
+
+
+def _require_values(batch: Mapping[str, object], name: str) -> None:
+    """Raises ConfigError for a tensor that cannot be compared, cut or moved as plain rows of values."""
+    for key, tensor in batch.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        kind = "a nested tensor" if tensor.is_nested else "on the meta device" if tensor.is_meta else tensor.layout
+        if kind is not torch.strided:
+            raise ConfigError(f"a batch holds dense tensors with values ({key!r} of {name} is {kind}); make it one")
 
 
 def _num_samples(batch: Mapping[str, Tensor]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -22,6 +22,7 @@ Mark = object
 """A point in the device's time, for the device that made it to read: nanoseconds on a CPU, an event on a GPU."""
 
 
+@runtime_checkable
 class Device(Protocol):
     """A torch device with its clock."""
 

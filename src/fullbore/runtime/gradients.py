@@ -14,6 +14,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from fullbore.errors import ConfigError
+
 __all__ = ["WIDE_DTYPES", "GradientStore"]
 
 WIDE_DTYPES = (torch.float32, torch.float64)
@@ -26,6 +28,7 @@ class GradientStore:
     def __init__(self, weights: Mapping[str, nn.Parameter], *, scaled: bool = False) -> None:
         """``scaled``: the loss is multiplied by `loss_scale`, so that all gradients, wide ones too, go through here."""
         self._weights = dict(weights)
+        self._scaled = scaled
         self._wide: dict[str, Tensor] = {}
         self.loss_scale = 1.0
         """What the losses of the backwards to come are multiplied by."""
@@ -38,6 +41,22 @@ class GradientStore:
             self._weights[name].register_post_accumulate_grad_hook(_Widen(self, name))  # type: ignore[no-untyped-call]
             for name in self._accumulated
         ]
+
+    def require_in_place(self) -> None:
+        """Raises ConfigError where a trainable weight's gradient is not in its ``.grad``, for a torch optimizer."""
+        trained = {name: weight for name, weight in self._weights.items() if weight.requires_grad}
+        narrow = [name for name, weight in trained.items() if weight.dtype not in WIDE_DTYPES]
+        instead = "use fullbore.MasterOptimizer(pipeline.weights(), config=...) and step it with pipeline.gradients()"
+        if narrow:
+            raise ConfigError(
+                f"a torch optimizer cannot update {trained[narrow[0]].dtype} weights from float32 gradients "
+                f"({narrow[0]}); {instead}"
+            )
+        if trained and self._scaled:
+            raise ConfigError(
+                "the loss of a model with float16 weights is scaled, so a torch optimizer finds no gradients in "
+                f".grad; {instead}"
+            )
 
     def gradients(self) -> dict[str, Tensor]:
         """Name -> accumulated gradient, for the weights that have one, in model order."""

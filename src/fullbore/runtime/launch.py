@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -80,7 +81,8 @@ def launch(target: str, *arguments: Any, num_ranks: int, preload: Sequence[str])
         RankFailed: the first failure, once; by then every process has ended.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*preload, "fullbore.runtime.server"])
+    context.set_forkserver_preload(["fullbore.runtime.server_start", *preload, "fullbore.runtime.server"])
+    _start_server()
     with tempfile.TemporaryDirectory(prefix="fullbore-") as folder:
         board_path = Path(folder) / "board"
         board = ProgressBoard(board_path, num_ranks=num_ranks)
@@ -108,6 +110,16 @@ def launch(target: str, *arguments: Any, num_ranks: int, preload: Sequence[str])
             board.close()
 
 
+def _start_server() -> None:
+    """With SIGINT held back, which the server inherits and `fullbore.runtime.server_start` ends."""
+    resource_tracker.ensure_running()  # first: starting it lets SIGINT through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def load_target(target: str) -> Callable[..., Any]:
     """The function behind ``package.module:function``."""
     module, _, name = target.partition(":")
@@ -119,6 +131,8 @@ def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     """The body of a worker process."""
     assert worker.pipe is not None, "its parent listens"
     os.setpgid(0, 0)
+    if not worker.board.parent.exists():
+        os._exit(1)  # the launcher has gone while this process was being forked
     keep_stack(_stack_path(worker.board, worker.rank))
     _end_with_parent(worker.board.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

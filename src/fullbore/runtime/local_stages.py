@@ -133,6 +133,16 @@ class LocalStages:
             for stage, built in self._stages.items()
         }
 
+    def require_inputs(self, microbatches: Sequence[Microbatch]) -> None:
+        """What crosses first, of each microbatch, while nothing is under way. (One stage alone has nobody waiting.)
+
+        Raises:
+            ModelError: the first stage cannot read it.
+        """
+        if len(self._edges) > 2:
+            for microbatch in microbatches:
+                self._model.boundary(self._edges[1], microbatch)
+
     def boundary_of(self, message: Message, microbatch: Microbatch) -> Boundary:
         """What crosses where a message goes, between any two stages of the pipeline."""
         forward = message.payload is Payload.ACTIVATION

@@ -13,13 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fullbore.errors import ModelError
+from fullbore.errors import ConfigError, ModelError
 from fullbore.models.layered import Microbatch, Objective
 
-__all__ = ["Output", "OutputTap"]
+__all__ = ["Output", "OutputTap", "require_output"]
 
 Output = Callable[[Any, Microbatch], Tensor]
 """(what the last layer gives, microbatch) -> a tensor to keep. Called without gradients."""
+
+
+def require_output(wanted: object) -> None:
+    """Raises ConfigError for what is neither None nor a function; only the last stage's rank would notice."""
+    if wanted is not None and not callable(wanted):
+        raise ConfigError(
+            f"outputs is a function of a microbatch's output and the microbatch, or None (outputs={wanted!r:.200})"
+        )
 
 
 class OutputTap:

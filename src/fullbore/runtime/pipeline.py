@@ -23,35 +23,34 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import ConfigError, ModelError
+from fullbore.errors import ConfigError
 from fullbore.ids import Rank
 from fullbore.ir.lower import lower
-from fullbore.ir.recipe import Layout
 from fullbore.ir.schedule import Schedule
 from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.runtime.agreement import require_same, same_microbatches
+from fullbore.runtime.argument_kinds import require_kinds, require_names, required_device
 from fullbore.runtime.arguments import (
     edges_of,
-    require_count,
-    require_names,
+    mesh_of_world,
     required_objective,
     schedule_for,
     with_recomputations,
 )
-from fullbore.runtime.batch import Batch, microbatches_of
+from fullbore.runtime.batch import Batch, counted, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm, require_max_norm
-from fullbore.runtime.device import Device, open_device
+from fullbore.runtime.device import Device
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.gradients import WIDE_DTYPES, GradientStore
+from fullbore.runtime.gradients import GradientStore
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
-from fullbore.runtime.mesh import Mesh, local_rank, world_size
+from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.mirrored import require_mirrorable, share_buffers
-from fullbore.runtime.outputs import Output, OutputTap
+from fullbore.runtime.outputs import Output, OutputTap, require_output
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
 from fullbore.runtime.tied import TiedGradients, holders_of
@@ -84,7 +83,7 @@ class Pipeline:
         compile: compile the layers' own code with `torch.compile`; the first step takes long.
         accumulation: how many rounds of m microbatches one `step` takes.
         seed: of drawn weights and random masks; the same on every rank.
-        device: ``auto``, ``cpu`` or ``cuda``, or a `Device`.
+        device: ``auto``, ``cpu`` or ``cuda``, a `torch.device`, or a `Device`.
         timeout_s: how long a rank waits for another before it gives up.
         instrument: told every span; the last step's are always kept for `timeline`.
         board: told what this rank does, for whoever watches it.
@@ -110,7 +109,7 @@ class Pipeline:
         compile: bool = False,
         accumulation: int = 1,
         seed: int = 0,
-        device: str | Device = "auto",
+        device: str | torch.device | Device = "auto",
         timeout_s: float = 60.0,
         instrument: Instrument | None = None,
         board: ProgressBoard | None = None,
@@ -118,14 +117,15 @@ class Pipeline:
     ) -> None:
         self._model = layered(model)
         self._objective = required_objective(objective, self._model)
-        for name, value in (("num_microbatches", num_microbatches), ("accumulation", accumulation)):
-            require_count(name, value)
+        require_kinds(num_microbatches=num_microbatches, accumulation=accumulation, compile=compile, seed=seed)
+        require_kinds(schedule=schedule, schedule_options=schedule_options, recompute_ahead=recompute_ahead)
+        require_kinds(timeout_s=timeout_s, instrument=instrument, board=board, mesh=mesh)
         require_names(recompute, self._model)
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
-        self._device = open_device(device, local_rank=local_rank()) if isinstance(device, str) else device
+        self._device = required_device(device)
         self._owns_mesh = mesh is None
-        self._mesh = mesh if mesh is not None else _mesh_of_world(schedule, self._device, timeout_s)
+        self._mesh = mesh if mesh is not None else mesh_of_world(schedule, self._device, timeout_s)
         self.schedule = schedule_for(
             schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
         )
@@ -195,9 +195,7 @@ class Pipeline:
         self._guard = StepGuard(self._stages.modules, scaler=self._loss_scaler)
         holders = holders_of(self._stages.weights_of, mesh=self._mesh)
         self._tied = TiedGradients(holders, mesh=self._mesh, timeout_s=timeout_s)
-
         self._tied.make_equal(self._weights)
-
         self._tap = OutputTap(self._objective)
         self._training = self._stages.training_engines(self._tap.objective)
         program = lower(self.schedule)
@@ -271,19 +269,7 @@ class Pipeline:
             ConfigError: gradients that are not in ``.grad``: those of weights narrower than float32, which add up in
                 float32, and all of a model with float16 weights, whose loss is scaled.
         """
-        trained = {name: weight for name, weight in self._weights.items() if weight.requires_grad}
-        narrow = [name for name, weight in trained.items() if weight.dtype not in WIDE_DTYPES]
-        instead = "use fullbore.MasterOptimizer(pipeline.weights(), config=...) and step it with pipeline.gradients()"
-        if narrow:
-            raise ConfigError(
-                f"a torch optimizer cannot update {trained[narrow[0]].dtype} weights from float32 gradients "
-                f"({narrow[0]}); {instead}"
-            )
-        if trained and self._loss_scaler is not None:
-            raise ConfigError(
-                "the loss of a model with float16 weights is scaled, so a torch optimizer finds no gradients in "
-                f".grad; {instead}"
-            )
+        self._gradients.require_in_place()
         return iter(self._weights.values())
 
     def weights(self) -> Mapping[str, nn.Parameter]:
@@ -325,7 +311,7 @@ class Pipeline:
         """
         self._recorder.end_step()
         self._recorder.tell("preparing the batch")
-        microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation)
+        microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
         self._tap.begin(outputs)
         self._tied.begin(self._gradients)
         self._guard.begin()
@@ -365,7 +351,7 @@ class Pipeline:
         """
         self._recorder.end_step()
         self._evaluation.prepare(step=self._recorder.step)
-        microbatches, count = self._cut(batch, number=num_microbatches)
+        microbatches, count = self._cut(batch, number=num_microbatches, outputs=outputs)
         self._tap.begin(outputs)
         with self._failing():
             whole = self._on_device(microbatches)
@@ -377,7 +363,11 @@ class Pipeline:
 
         They exist on the rank of each stream's last stage and are sent to all only here: every rank calls this
         together. Each call hands out what is there; a second one gives an empty list.
+
+        Raises:
+            ConfigError: this pipeline has failed or is closed: the others do not come here.
         """
+        self._require_usable()
         placement, mine = self.schedule.placement, self._tap.take()
         found = [
             pair for stream in placement.streams for pair in self._mesh.share(mine, owner=placement.rank_of(stream[-1]))
@@ -473,21 +463,24 @@ class Pipeline:
         else:
             self._undo.close()  # the others may not be on their way here, so nothing is done together
 
-    def _cut(self, batch: Batch, *, number: int | None) -> tuple[Sequence[Microbatch], int]:
+    def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
+        self._require_usable()
+        microbatches = same_microbatches(lambda: self._given(batch, number, outputs), mesh=self._mesh)
+        return microbatches, counted(microbatches, self._objective)
+
+    def _require_usable(self) -> None:
         if self._failed or self._released:
             how = "has failed in an earlier step" if self._failed else "is closed"
             raise ConfigError(f"this pipeline {how} and cannot go on; build a new one")
-        microbatches = same_microbatches(lambda: self._given(batch, number), mesh=self._mesh)
-        count = sum(self._objective.count(microbatch) for microbatch in microbatches)
-        if count < 0 or count != int(count):
-            raise ModelError(f"Objective.count gives whole numbers of at least 0 (their sum is {count})")
-        return microbatches, int(count)
 
-    def _given(self, batch: Batch, number: int | None) -> Sequence[Microbatch]:
+    def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""
         self._trainable.check()
-        return microbatches_of(batch, number=number, most=self._num_microbatches)
+        require_output(outputs)
+        microbatches = microbatches_of(batch, number=number, most=self._num_microbatches)
+        self._stages.require_inputs(microbatches)
+        return microbatches
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -505,8 +498,3 @@ class Pipeline:
         mine = [sum(float(value) for value in values if value is not None) for values in (sums, auxiliary)]
         total, added = self._mesh.sum(mine)
         return (total / count if count else 0.0) + added
-
-
-def _mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) -> Mesh:
-    ranks = schedule.num_ranks if isinstance(schedule, Schedule) else world_size()
-    return Mesh(Layout(pipeline=ranks), device=device, timeout_s=timeout_s)

@@ -31,7 +31,7 @@ from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.entry import ScheduleEntry
-from fullbore.schedules.sizes import Sizes
+from fullbore.schedules.sizes import Sizes, even_beside
 
 __all__ = ["ENTRY"]
 
@@ -58,11 +58,11 @@ def _make(sizes: Sizes) -> Schedule:
 def _check(sizes: Sizes) -> None:
     p, m = sizes.num_ranks, sizes.num_microbatches
     if p % 2:
-        raise ScheduleError(f"{_NAME} needs an even number of ranks (num_ranks={p}); use {max(p - 1, 2)} or {p + 1}")
+        raise ScheduleError(f"{_NAME} needs an even number of ranks (num_ranks={p}); use {even_beside(p)}")
     if m % 2:
         raise ScheduleError(
             f"{_NAME} needs an even number of microbatches, as many down as up (num_microbatches={m}); "
-            f"use {max(m - 1, 2)} or {m + 1}"
+            f"use {even_beside(m)}"
         )
 
 

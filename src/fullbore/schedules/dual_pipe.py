@@ -26,7 +26,7 @@ from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.dual_pipe_v import DualOrder
 from fullbore.schedules.entry import ScheduleEntry
-from fullbore.schedules.sizes import Sizes
+from fullbore.schedules.sizes import Sizes, even_beside
 
 __all__ = ["ENTRY"]
 
@@ -50,7 +50,7 @@ def _make(sizes: Sizes) -> Schedule:
 def _check(sizes: Sizes) -> None:
     p, m = sizes.num_ranks, sizes.num_microbatches
     if p % 2:
-        raise ScheduleError(f"{_NAME} needs an even number of ranks (num_ranks={p}); use {max(p - 1, 2)} or {p + 1}")
+        raise ScheduleError(f"{_NAME} needs an even number of ranks (num_ranks={p}); use {even_beside(p)}")
     if m < 2 * p or m % 2:
         raise ScheduleError(
             f"{_NAME} needs an even num_microbatches of at least 2 num_ranks (num_microbatches={m}, num_ranks={p}); "

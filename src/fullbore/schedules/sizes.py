@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from fullbore.errors import ScheduleError
 
-__all__ = ["Sizes", "require_sizes"]
+__all__ = ["Sizes", "even_beside", "require_sizes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +36,8 @@ def require_sizes(name: str, **sizes: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             given = ", ".join(f"{key}={other}" for key, other in sizes.items())
             raise ScheduleError(f"{name} needs {size} of at least 1 ({given}); use 1 or more")
+
+
+def even_beside(number: int) -> str:
+    """The even numbers of at least 2 next to an odd one: ``4 or 6`` of 5, ``2`` of 1."""
+    return f"{number - 1} or {number + 1}" if number > 1 else "2"

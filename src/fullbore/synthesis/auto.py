@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
+from fullbore.errors import ScheduleError
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.costs import ScheduleCosts
@@ -56,6 +57,11 @@ def _place(sizes: Sizes) -> Placement:
     return place(sizes.num_ranks, num_chunks=sizes.num_chunks)
 
 
+def _check(sizes: Sizes) -> None:
+    if sizes.options["snake"] > 1:
+        raise ScheduleError(f"option snake of {NAME} is 0 or 1 (given {sizes.options['snake']})")
+
+
 def _construct(sizes: Sizes, costs: ScheduleCosts) -> Schedule:
     from fullbore.synthesis.search import search  # what only draws or lists imports no numpy
 
@@ -69,6 +75,7 @@ ENTRY = ScheduleEntry(
     constraints="any number of ranks and microbatches, up to 150,000 forwards",
     construct=_construct,
     place=_place,
+    check=_check,
     takes_chunks=True,
     options=(Option("snake", 0, "1: stages go down the ranks and up again, so that first and last share a rank"),),
     splits_backward=True,

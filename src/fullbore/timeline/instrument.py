@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fullbore.timeline.span import Span
 
 __all__ = ["Fanout", "Instrument", "SpanList"]
 
 
+@runtime_checkable
 class Instrument(Protocol):
     """Receives every span of a rank, in host order, after its times are known (on a device: after the step)."""
 

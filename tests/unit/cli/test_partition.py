@@ -61,6 +61,7 @@ def test_a_recipe_is_written_that_show_can_draw(costs: str, tmp_path: Path, caps
     ("arguments", "message"),
     [
         (["-p", "6"], "use 5 stages or fewer"),
+        (["-p", "0"], "fullbore: -p is a number of ranks, at least 1 (given -p 0)\n"),
         (["-p", "2", "--memory", "lots"], "a size is a number of bytes, or one with a unit such as 80GiB"),
         (["-p", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["-p", "2", "--schedule", "1fb1"], "did you mean '1f1b'"),

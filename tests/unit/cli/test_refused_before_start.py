@@ -69,6 +69,12 @@ def test_a_configuration_that_runs_does_come_to_starting_a_worker(tmp_path: Path
             id="NeMo-RL PR 1126: fewer layers than chunks of all ranks",
         ),
         pytest.param(
+            ("pipeline.schedule=zb-v", "model.config.num_hidden_layers=1"),
+            "4 stages are too many for 3 layers, embed and head among them",
+            "use at most pipeline.stages=1\n",
+            id="a schedule that always has two stages a rank is not advised to have one",
+        ),
+        pytest.param(
             ("batch.global_batch=10", "batch.microbatch_size=4"),
             "batch.global_batch must be a multiple of batch.microbatch_size * batch.accumulation * mesh.data = 4",
             "use batch.global_batch=8 or 12, or batch.microbatch_size=2 or 5",

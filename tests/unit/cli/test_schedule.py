@@ -201,4 +201,4 @@ def test_the_backward_for_the_input_may_free_a_part(capsys: pytest.CaptureFixtur
     assert shown(capsys, *tight, "--input-backward-frees", "0.5")["makespan"] < shown(capsys, *tight)["makespan"]
     code, out, err = run(capsys, "schedule", "show", "zb-h2", *sizes, "--input-backward-frees", "2")
     assert (code, out) == (2, "")
-    assert "2.0 is not in the range 0<=x<=1" in err
+    assert "--input-backward-frees is a share, 0 to 1 (given 2)" in err

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fullbore import bounded_file
 from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.ir.torch_lower import with_transfers
 from fullbore.schedules.one_forward_one_backward import one_forward_one_backward
@@ -114,6 +117,33 @@ def test_what_cannot_be_read_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "cannot read the schedule" in err
 
 
+def test_a_device_and_a_file_without_end_are_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "schedule", "check", "/dev/zero")
+    assert (code, out, err) == (2, "", "fullbore: cannot read the schedule /dev/zero: it is a device and not a file\n")
+    huge = tmp_path / "huge.csv"
+    with huge.open("wb") as file:
+        file.truncate(bounded_file.MOST_BYTES + 1)
+    code, _, err = run(capsys, "schedule", "check", str(huge))
+    assert (code, err) == (2, f"fullbore: cannot read the schedule {huge}: it is larger than 256 MiB\n")
+
+
+def test_a_pipe_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"0F0,0B0\n",))
+    writer.start()
+    assert run(capsys, "schedule", "check", str(pipe))[0] == 0
+    writer.join()
+
+
+@pytest.mark.parametrize("microbatches", ["2", "3"])
+def test_one_rank_is_told_the_one_number_that_would_do(microbatches: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "schedule", "compare", "-p", "1", "-m", microbatches)
+    assert code == 0
+    assert "chimera: chimera needs an even number of ranks (num_ranks=1); use 2\n" in out
+    assert "2 or 2" not in out
+
+
 def test_an_export_is_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     csv, text = tmp_path / "1f1b.csv", tmp_path / "again.txt"
     code, out, err = run(
@@ -143,6 +173,10 @@ def test_show_writes_a_csv_beside_its_answer(tmp_path: Path, capsys: pytest.Capt
         (["1f1b", "-p", "2", "-m", "2"], "needs --csv FILE, --text FILE or both"),
         (["1f1b", "-p", "2", "-m", "2", "--text", "-", "--communication"], "--communication is for a CSV"),
         (["1f1b", "-p", "2", "-m", "2", "--csv", "-", "--json"], "name a file, or leave out --json"),
+        (["1f1b", "-p", "2", "-m", "2", "--csv", "x", "--text", "./x"], "--csv and --text are one file, x; name two"),
+        (["1f1b", "-p", "2", "-m", "2", "--csv", "-", "--text", "-"], "--csv and --text are one file, -; name two"),
+        (["auto", "-p", "2", "-m", "2", "--csv", "-", "--optimal", "-3"], "number of seconds above 0 (given -3)"),
+        (["auto", "-p", "2", "-m", "2", "--csv", "-", "--option", "snake=7"], "snake of auto is 0 or 1 (given 7)"),
         (["1f1b", "--csv", "-"], "1f1b needs -p RANKS and -m MICROBATCHES"),
         (["1fb", "--csv", "-"], "did you mean '1f1b'?"),
         (["none.csv", "--csv", "-"], "cannot read the schedule none.csv"),

@@ -44,6 +44,11 @@ def test_a_window_is_half_open(
         (["-o", "none/out.json"], "cannot write none/out.json: No such file or directory"),
         (["-o", "a-file/out.json"], "cannot write a-file/out.json: Not a directory"),
         (["-o", "."], "-o is the file to write (. is a folder); name one in it"),
+        (["-o", ""], "-o is the file to write (. is a folder); name one in it"),
+        (["-o", "/"], "-o is the file to write (/ is a folder); name one in it"),
+        (["-o", "trace/rank-0000.jsonl"], "trace holds the trace that is read, and -o trace/rank-0000.jsonl lies in"),
+        (["-o", "a-link"], "trace holds the trace that is read, and -o a-link lies in it; name a file outside"),
+        (["-o", "-", "--json"], "--json and -o - would both write to stdout; give the timeline a file"),
         (["-o", "a-folder"], "cannot write a-folder: Is a directory"),
     ],
 )
@@ -57,11 +62,20 @@ def test_bad_input_is_2(
     monkeypatch.chdir(run_dir)
     Path("a-file").touch()
     Path("a-folder").mkdir(exist_ok=True)
-    before = sorted(Path().iterdir())
+    Path("a-link").symlink_to("trace/new.json")
+    before = {path: path.stat().st_size for path in Path().rglob("*") if path.exists()}
     code, out, err = run(capsys, "trace", "export", ".", *arguments)
     assert (code, out) == (2, "")
     assert message in err
-    assert sorted(Path().iterdir()) == before
+    assert {path: path.stat().st_size for path in Path().rglob("*") if path.exists()} == before
+
+
+def test_a_dash_is_stdout(run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run_dir)
+    code, out, err = run(capsys, "trace", "export", ".", "-o", "-")
+    assert (code, lint(out)) == (0, [])
+    assert err.startswith("-: steps 2 to 11 of 2 ranks")
+    assert not Path("-").exists()
 
 
 def test_a_file_that_is_called_as_an_unfinished_one_stays(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

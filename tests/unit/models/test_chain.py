@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, weight_norm
+from torch.nn.utils.prune import l1_unstructured
 
 from fullbore.errors import ModelError
 from fullbore.models.layered import Objective
@@ -104,6 +108,21 @@ def test_a_layer_that_cannot_take_a_tuple_is_named() -> None:
     model = sequential_model(nn.Sequential(nn.LSTM(6, 6), nn.Linear(6, 6)))
     with pytest.raises(ModelError, match="'1' of Sequential cannot take what the layer before it gives"):
         model.boundary(1, {"inputs": torch.zeros(2, 4, 6)})
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+@pytest.mark.parametrize("how", [weight_norm, partial(l1_unstructured, name="weight", amount=0.5)])
+def test_a_module_that_holds_a_computed_weight_is_named_with_what_to_do(how: Any) -> None:
+    model = sequential_model(nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.Tanh(), how(nn.Linear(6, 6)))))
+    wanted = r"1\.1 of Sequential holds 'weight' computed from weights.*parametrizations.weight_norm, and end pruning"
+    for call in (lambda: model.boundary(1, BATCH), model.whole):
+        with pytest.raises(ModelError, match=wanted):
+            call()
+
+
+def test_weight_norm_as_a_parametrization_is_copied() -> None:
+    model = sequential_model(nn.Sequential(nn.Linear(6, 6), parametrizations.weight_norm(nn.Linear(6, 6))))
+    assert model.boundary(1, BATCH).tensors[0].shape == tuple(BATCH["inputs"].shape)
 
 
 class Residual(nn.Module):

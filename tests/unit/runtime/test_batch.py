@@ -63,7 +63,7 @@ def test_an_evaluation_of_fewer_samples_than_microbatches_takes_one_each() -> No
         ([{"a": torch.zeros(1)}] * 3, 4, "there must be 4 of them (given 3); group the samples into that many"),
         ([], None, "there must be 1 of them (given 0)"),
         ([{"a": torch.tensor(1.0)}], None, "samples along dimension 0 (microbatch 0 is {'a': []})"),
-        ({"a": torch.zeros(4)}, 0, "at least 1 microbatch (num_microbatches=0)"),
+        ({"a": torch.zeros(4)}, 0, "a whole number of microbatches, at least 1 (num_microbatches=0)"),
         (
             torch.zeros(4),
             2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -123,12 +124,118 @@ def test_an_evaluation_that_fails_leaves_the_modules_in_their_modes() -> None:
     ("given", "wanted"),
     [
         ({"recompute": "full"}, r"recompute names layers one by one \(given 'full'\)"),
+        ({"recompute": None}, r"recompute names layers one by one \(given None\)"),
+        ({"recompute": True}, r"recompute names layers one by one \(given True\)"),
+        ({"recompute": [5]}, r"recompute names layers one by one \(given \[5\]\)"),
+        ({"recompute_ahead": "no"}, r"recompute_ahead is True or False \(recompute_ahead='no'\)"),
         ({"objective": torch.nn.functional.mse_loss}, r"objective is a fullbore.Objective"),
+        ({"device": None}, r"device is auto, cpu, .* \(device=None\)"),
+        ({"device": 5}, r"device is auto, cpu, .* \(device=5\)"),
+        ({"device": CpuDevice}, r"device is auto, cpu, .* \(device=<class"),
+        ({"schedule": None}, r"schedule is a registered name or a Schedule \(schedule=None\)"),
+        ({"schedule": ["1f1b"]}, r"schedule is a registered name or a Schedule \(schedule=\['1f1b'\]\)"),
+        ({"schedule_options": "a"}, r"schedule_options is a mapping .* \(schedule_options='a'\)"),
+        ({"schedule_options": {3: 4}}, r"schedule_options is a mapping .* \(schedule_options={3: 4}\)"),
+        ({"mesh": 5}, r"mesh is a Mesh or None \(mesh=5\)"),
+        ({"timeout_s": None}, r"timeout_s is a number of seconds above 0, at most 1e6 \(timeout_s=None\)"),
+        ({"timeout_s": "5"}, "timeout_s='5'"),
+        ({"timeout_s": math.nan}, "timeout_s=nan"),
+        ({"timeout_s": math.inf}, "timeout_s=inf"),
+        ({"timeout_s": 0}, "timeout_s=0"),
+        ({"timeout_s": -1}, "timeout_s=-1"),
+        ({"compile": "x"}, r"compile is True or False \(compile='x'\)"),
+        ({"seed": None}, r"seed is a whole number of at least 0, below 2\*\*63 \(seed=None\)"),
+        ({"seed": "a"}, "seed='a'"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"seed": 2**63}, "seed=9223372036854775808"),
+        ({"instrument": 5}, r"instrument is what has record\(span\) and step_ended\(step\), or None \(instrument=5\)"),
+        ({"board": 5}, r"board is a ProgressBoard or None \(board=5\)"),
+        ({"num_microbatches": 1.5}, r"num_microbatches is a whole number of at least 1 \(num_microbatches=1.5\)"),
     ],
 )
 def test_arguments_of_the_wrong_kind_are_refused_by_name(given: dict[str, object], wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
         made(chain_model(), **given)
+
+
+def test_a_device_of_torch_is_one() -> None:
+    with made(chain_model(), device=torch.device("cpu")) as pipeline:
+        assert pipeline.step(chain_batch()) == 270.0
+    with pytest.raises(ConfigError, match=r"fullbore runs on cpu and cuda \(device='meta'\)"):
+        made(chain_model(), device=torch.device("meta"))
+
+
+@pytest.mark.parametrize("given", [{"loss_sum": 5}, {"count": 6}])
+def test_an_objective_is_made_of_functions(given: Any) -> None:
+    (name,) = given
+    with pytest.raises(ModelError, match=rf"{name} of an Objective is a function \(given {name}={given[name]}\)"):
+        Objective(**{"loss_sum": SQUARED_ERROR.loss_sum, "count": SQUARED_ERROR.count, **given})
+
+
+def without(key: str, *, microbatch: int | None = None) -> Any:
+    """Batches of the chain that lack something: the whole one, or one of its four microbatches."""
+    if microbatch is None:
+        return {name: tensor for name, tensor in chain_batch().items() if name != key}
+    parts = [{name: tensor[i : i + 1] for name, tensor in chain_batch().items()} for i in range(4)]
+    del parts[microbatch][key]
+    return parts
+
+
+SPARSE = torch.eye(4).to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (
+            lambda p: p.evaluate(chain_batch(), num_microbatches=1.5),
+            r"a whole number of microbatches, at least 1 \(num_microbatches=1.5\)",
+        ),
+        (
+            lambda p: p.evaluate(chain_batch(), num_microbatches="2"),
+            r"a whole number of microbatches, at least 1 \(num_microbatches='2'\)",
+        ),
+        (lambda p: p.evaluate(chain_batch(), num_microbatches=True), r"\(num_microbatches=True\)"),
+        (lambda p: p.step(chain_batch(), outputs=5), r"outputs is a function .* \(outputs=5\)"),
+        (lambda p: p.evaluate(chain_batch(), outputs=5), r"outputs is a function .* \(outputs=5\)"),
+        (
+            lambda p: p.step(without("targets", microbatch=2)),
+            r"Objective.count reads 'targets' .* microbatch 2 does not have it \(it is {'inputs': \[1, 1\]}\); add it",
+        ),
+        (
+            lambda p: p.step(without("inputs")),
+            r"the first stage reads 'inputs' from each microbatch \(it holds targets\)",
+        ),
+        (
+            lambda p: p.step(without("inputs", microbatch=1)),
+            r"reads 'inputs' from each microbatch \(it holds targets\)",
+        ),
+        (
+            lambda p: p.step({**chain_batch(), "x": torch.zeros(4, device="meta")}),
+            "'x' of the batch is on the meta device",
+        ),
+        (lambda p: p.step([{**chain_batch(), "x": SPARSE}] * 4), "'x' of microbatch 0 is torch.sparse_coo"),
+    ],
+)
+def test_what_a_step_cannot_use_is_refused_before_it_begins(call: Any, wanted: str) -> None:
+    with made(chain_model(), schedule="looped-bfs") as pipeline:
+        with pytest.raises((ConfigError, ModelError), match=wanted):
+            call(pipeline)
+        assert pipeline.step(chain_batch()) == 270.0
+
+
+def test_a_key_error_of_the_users_own_stays_one() -> None:
+    objective = Objective(loss_sum=SQUARED_ERROR.loss_sum, count=lambda _: {}["inputs"])
+    with made(chain_model(), objective=objective) as pipeline, pytest.raises(KeyError, match="inputs"):
+        pipeline.step(chain_batch())
+
+
+def test_outputs_after_a_failure_are_refused_at_once() -> None:
+    pipeline = made(chain_model(), objective=Objective(loss_sum=failing, count=SQUARED_ERROR.count))
+    with pytest.raises(RankFailed, match="ZeroDivisionError"):
+        pipeline.step(chain_batch())
+    with pytest.raises(ConfigError, match="this pipeline has failed in an earlier step and cannot go on"):
+        pipeline.outputs()
 
 
 def test_a_vector_for_a_loss_is_refused_in_an_evaluation_too() -> None:
