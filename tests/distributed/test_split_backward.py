@@ -29,7 +29,7 @@ def assert_same(case: object, ranks: list[Compared]) -> None:
     assert sum(seen.num_gradients for seen in ranks) > 0
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("recompute", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["kept", "recomputed"])
 def test_two_ranks(recompute: bool) -> None:
     """m odd, lengths and numbers of samples uneven, two steps that add up; tied over ranks, frozen, adapters, dropout,
     a loss in chunks, bfloat16 and float16."""
@@ -57,6 +57,7 @@ def test_whole_and_split_backwards_in_one_schedule_and_two_stages_a_rank() -> No
             assert seen.error <= 1e-5, case
 
 
+@pytest.mark.slow
 def test_four_ranks() -> None:
     cases = [
         (model, "1f1i", 7, recompute) for model, recompute in product(("tied", "frozen", "adapted"), (False, True))

@@ -156,6 +156,7 @@ def test_a_layer_runs_forward_exactly_twice() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.slow
 def test_compiled_layers() -> None:
     def make() -> Any:
         layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)]
