@@ -1,6 +1,9 @@
 # Every target does its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests of one process each share the cores; those that start processes themselves have them to themselves.
+ALONE := tests/unit tests/property tests/golden
+TOGETHER := tests/distributed tests/e2e
 
 .PHONY: help setup demo test test-all check fmt golden clean
 
@@ -23,10 +26,12 @@ demo: setup
 	$(BIN)/fullbore train
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n auto $(ALONE)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(TOGETHER)
 
 test-all: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ALONE)
+	$(BIN)/python -m pytest $(TOGETHER)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -63,7 +63,7 @@ def config(text: Path, *more: str) -> RunConfig:
 @pytest.mark.parametrize(
     ("ranks", "settings"),
     [
-        *((2, "in turn"), (4, "in turn")),
+        (2, "in turn"),
         *(pytest.param(ranks, "pairs", marks=pytest.mark.slow) for ranks in (1, 2, 4)),
         *(pytest.param(ranks, "product", marks=pytest.mark.slow) for ranks in (2, 4)),
     ],
