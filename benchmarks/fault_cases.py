@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from fullbore.runtime.board import START_UP_FACTOR
+
 __all__ = ["CASES", "MICROBATCHES", "Case"]
 
 MICROBATCHES = 8
@@ -109,12 +111,13 @@ class Case:
         return _CAUSES[self.kind]
 
     def allowed_s(self, timeout_s: float) -> float:
-        """From the fault to the end of the command: at once, or after one timeout; in start-up after five where every
-        rank is stuck, after two where the others wait for a communicator. Two more are for the others to get to where
-        they wait, for listening and for ending; three in start-up, and where torchrun watches. A fault that is there
-        from the beginning is timed from the command's start, which takes another two on a busy machine.
+        """From the fault to the end of the command: at once, or after one timeout; in start-up, where one rank may take
+        so much longer than another, after five. Two more are for the others to get to where they wait, for listening
+        and for ending; three in start-up, and where torchrun watches. A fault that is there from the beginning is timed
+        from the command's start, which takes another two on a busy machine.
         """
-        waits = 0 if self.kind not in _SLOW else 5 if self.rank is None else 2 if self.place == "build" else 1
+        starting = self.place in _START and self.place != "close"
+        waits = 0 if self.kind not in _SLOW else START_UP_FACTOR if starting else 1
         more = 3 if self.place in _START or self.started_by != "fullbore" else 2
         return (waits + more + (2 if self.rank is None else 0)) * timeout_s
 
