@@ -54,6 +54,11 @@ def drawn(module: nn.Module, *, dtype: torch.dtype) -> nn.Module:
     return module
 
 
+def gradients_of(module: nn.Module) -> list[Tensor | None]:
+    """As they are now, whatever is added to them later."""
+    return [None if weight.grad is None else weight.grad.clone() for weight in module.parameters()]
+
+
 class Split:
     """A module with its backward split, and a copy with a whole one."""
 
@@ -73,11 +78,13 @@ class Split:
             output = module(leaf)
             gradient = torch.randn(output.shape, generator=torch.Generator().manual_seed(seed)).to(output.dtype)
             if module is self.module and halves and output.requires_grad:
-                before = [weight.grad for weight in module.parameters()]
+                before = gradients_of(module)
                 self.deferral.queue = queue = WeightQueue()
                 output.backward(gradient)
                 self.deferral.queue = None
-                assert [weight.grad for weight in module.parameters()] == before, "nothing is added before W"
+                for (name, now), then in zip(module.named_parameters(), before, strict=True):
+                    unchanged = now.grad is None if then is None else torch.equal(now.grad, then)
+                    assert unchanged, f"nothing is added to {name} before W"
                 queue.run()
                 assert len(queue) == 0
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -32,6 +33,26 @@ def test_the_scale_is_that_of_torch() -> None:
         assert ours.scale == theirs.get_scale()
         seen.add(ours.scale)
     assert min(seen) < 2.0**16 < max(seen)
+
+
+def test_a_scaler_restored_from_a_state_goes_on_as_the_original_would() -> None:
+    """Saved at every place within a growth interval, before and after an overflow."""
+    steps = [True, True, True, False, True, True, True, True, True, True, True]
+    for saved_after in range(len(steps)):
+        original = LossScaler(growth_interval=3)
+        for finite in steps[:saved_after]:
+            original.update(finite=finite)
+        restored = LossScaler(scale=1.0, growth_interval=3)
+        restored.update(finite=True)  # what it has counted itself does not stay
+        restored.load(json.loads(json.dumps(original.state())))
+        assert restored.scale == original.scale
+        scales = []
+        for finite in steps[saved_after:]:
+            original.update(finite=finite)
+            restored.update(finite=finite)
+            assert restored.scale == original.scale, f"saved after {saved_after} steps"
+            scales.append(restored.scale)
+        assert scales[-1] == 2.0**18, "grown, halved, and grown twice"
 
 
 def test_gradients_that_float16_cannot_hold_arrive() -> None:
