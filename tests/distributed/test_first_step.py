@@ -12,10 +12,10 @@ from fullbore.costs.streams import stages_over
 from fullbore.errors import ScheduleError
 from fullbore.ids import StageIndex
 from fullbore.models.sequential import sequential_model
-from fullbore.simulate.held import peak_held_bytes
 from fullbore.simulate.memory import peak_activations
 from fullbore.synthesis.catalogue import CATALOGUE
 from tests.property.strategies import fits
+from tests.support.held import peak_held_bytes
 from tests.support.ranks import MODELS, Stepped, mlp4_batch, on_ranks
 from tests.support.runnable import RUNNABLE
 

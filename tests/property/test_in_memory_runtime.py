@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fullbore.errors import TransferStalled
-from fullbore.simulate.held import peak_held_bytes
 from fullbore.simulate.memory import peak_activations
 from fullbore.synthesis.catalogue import CATALOGUE
+from tests.support.held import peak_held_bytes
 from tests.support.in_memory import both_directions_on_one, held_by_linear, random_cases, run_alone, run_on_threads
 from tests.support.runnable import RUNNABLE
 

@@ -10,17 +10,18 @@ import torch
 
 from fullbore.costs.stage import StageCost
 from fullbore.errors import TransferStalled
-from fullbore.ids import MicrobatchIndex
+from fullbore.ids import MicrobatchIndex, StageIndex
 from fullbore.ir.action import Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.runtime.emulated import EmulatedEngine
-from fullbore.simulate.held import peak_held_bytes
 from fullbore.simulate.memory import peak_activations
 from tests.property.strategies import shuffled
+from tests.support.held import peak_held_bytes
 from tests.support.in_memory import both_directions_on_one, held_by_linear, run_alone, run_on_threads
 from tests.support.split_schedules import mixed, one_forward_one_input, v_shaped
 from tests.support.two_ways import shuffled_streams
+from tests.timetable import schedule_of
 
 
 def cases() -> list[Schedule]:
@@ -60,6 +61,16 @@ def test_random_delays_never_hang_and_gradients_activations_and_held_bytes_are_a
             torch.testing.assert_close(outcome.gradients[place], gradient, rtol=1e-12, atol=1e-14)
         assert outcome.peak_activations == peak_activations(schedule)
         assert outcome.peak_held_bytes == peak_held_bytes(schedule, held=held_by_linear(schedule))
+
+
+def test_what_held_bytes_are_compared_with_counts_each_microbatch_from_its_i_to_its_w() -> None:
+    held = {StageIndex(stage): 10**stage for stage in range(4)}
+    assert peak_held_bytes(one_forward_one_input(4, 8), held=held) == (1, 20, 300, 4000)
+    assert peak_held_bytes(one_forward_one_input(2, 5, lag=9), held=held) == (5, 50)
+    assert peak_held_bytes(mixed(2, 5), held=held) == (2, 20)
+    assert peak_held_bytes(v_shaped(3), held=held) == (3003, 330)
+    whole = schedule_of([0], ["0F0 0B0"], num_microbatches=1)
+    assert peak_held_bytes(whole, held=held) == (0,), "a whole backward holds nothing"
 
 
 def test_in_the_order_of_the_reference_not_a_bit_differs() -> None:

@@ -1,4 +1,4 @@
-"""Held: how many bytes each rank keeps at once between the two halves of split backwards.
+"""Held: how many bytes each rank is to keep at once between the two halves of split backwards.
 
 What a weight gradient is made of, + at the end of I, - at the end of W. It follows from the order alone. An activation
 is kept until W too (`fullbore.simulate.memory`); this is the part of it, and of the gradients that have come by, that
