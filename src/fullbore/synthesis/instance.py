@@ -118,6 +118,35 @@ class Instance:
         return tuple(time for triple in triples for time in triple)
 
     @cached_property
+    def sources(self) -> tuple[tuple[int | None, int], ...]:
+        """[code] the code whose end it waits for, of the same microbatch, and how long that takes to arrive."""
+        last = self.num_stages - 1
+        found: list[tuple[int | None, int]] = []
+        for stage in range(self.num_stages):
+            forward = 3 * stage
+            found.append((forward - 3, self.delays[stage - 1]) if stage else (None, 0))
+            found.append((forward + 4, self.delays[stage]) if stage < last else (forward, 0))
+            found.append((forward + 1, 0))
+        return tuple(found)
+
+    @cached_property
+    def users(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """[code] the codes that wait for its end, and how long that takes to arrive: `sources` the other way round."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.sources]
+        for code, (source, delay) in enumerate(self.sources):
+            if source is not None:
+                found[source].append((code, delay))
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def ranks_told(self) -> tuple[int | None, ...]:
+        """[code] the rank of another stage that waits for its end."""
+        return tuple(
+            next((self.ranks[user // 3] for user, _ in users if user // 3 != code // 3), None)
+            for code, users in enumerate(self.users)
+        )
+
+    @cached_property
     def round_trips(self) -> tuple[int, ...]:
         """[stage] from the end of its forward to the start of its backward for the input, at the least."""
         found = [0] * self.num_stages
@@ -200,7 +229,10 @@ def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[
     """
     durations = instance.durations
     ends: list[list[int]] = [[] for _ in durations]
-    inputs = [(None if source is None else ends[source], delay, told) for source, delay, told in _wiring(instance)]
+    inputs = [
+        (None if source is None else ends[source], delay, told)
+        for (source, delay), told in zip(instance.sources, instance.ranks_told, strict=True)
+    ]
     place, free = [0] * len(orders), [0] * len(orders)
     awake = list(range(len(orders)))
     while awake:
@@ -228,16 +260,3 @@ def last_ends(instance: Instance, orders: Sequence[Sequence[int]]) -> list[list[
     if any(position < len(order) for position, order in zip(place, orders, strict=True)):
         raise WaitCycle
     return ends
-
-
-def _wiring(instance: Instance) -> list[tuple[int | None, int, int | None]]:
-    """[code] the code whose end it waits for, how long that takes to arrive, and the rank that waits for its end."""
-    ranks, delays, last = instance.ranks, instance.delays, instance.num_stages - 1
-    found: list[tuple[int | None, int, int | None]] = []
-    for stage in range(instance.num_stages):
-        forward = 3 * stage
-        above, below = (ranks[stage - 1] if stage else None), (ranks[stage + 1] if stage < last else None)
-        found.append((forward - 3, delays[stage - 1], below) if stage else (None, 0, below))
-        found.append((forward + 4, delays[stage], above) if stage < last else (forward, 0, above))
-        found.append((forward + 1, 0, None))
-    return found

@@ -14,6 +14,7 @@ early, the order is looked at afterwards.)
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fullbore.synthesis.instance import (
@@ -83,7 +84,7 @@ def _pass(instance: Instance, placed: _Placed, *, backwards: bool) -> _Placed:
     in_order = [0] * len(durations)
     needed = [
         tuple(((source - code) * m, delay) for source, delay in sources)
-        for code, sources in enumerate(_after(instance) if backwards else _before(instance))
+        for code, sources in enumerate(_waited_for(instance, backwards=backwards))
     ]
     rank_of = [rank for rank in instance.ranks for _ in range(3)]
     for action in sequence:
@@ -124,32 +125,13 @@ def _pass(instance: Instance, placed: _Placed, *, backwards: bool) -> _Placed:
     return _Placed(tuple(tuple(mine[::-1]) for mine in codes), [whole - end for end in ends], whole)
 
 
-_Sources = list[tuple[tuple[int, int], ...]]
-"""[code] the codes that an action of this code waits for, of the same microbatch, and how long each takes to arrive."""
-
-
-def _before(instance: Instance) -> _Sources:
-    """In the direction of time."""
-    last, delays = instance.num_stages - 1, instance.delays
-    found: _Sources = []
-    for stage in range(instance.num_stages):
-        forward = 3 * stage
-        found.append(((forward - 3, delays[stage - 1]),) if stage else ())
-        found.append(((forward + 4, delays[stage]),) if stage < last else ((forward, 0),))
-        found.append(((forward + 1, 0),))
-    return found
-
-
-def _after(instance: Instance) -> _Sources:
-    """Against it."""
-    last, delays = instance.num_stages - 1, instance.delays
-    found: _Sources = []
-    for stage in range(instance.num_stages):
-        forward = 3 * stage
-        found.append(((forward + 3, delays[stage]),) if stage < last else ((forward + 1, 0),))
-        found.append(((forward + 2, 0), (forward - 2, delays[stage - 1])) if stage else ((forward + 2, 0),))
-        found.append(())
-    return found
+def _waited_for(instance: Instance, *, backwards: bool) -> Iterator[tuple[tuple[int, int], ...]]:
+    """For each code the codes that its actions wait for, and how long each takes to arrive."""
+    if backwards:
+        yield from instance.users
+    else:
+        for source, delay in instance.sources:
+            yield () if source is None else ((source, delay),)
 
 
 def _sequence(instance: Instance, placed: _Placed, *, backwards: bool) -> list[int]:
