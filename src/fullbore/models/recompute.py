@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from fullbore.errors import ModelError
 from fullbore.models.checkpoints import Watch
 from fullbore.models.layered import BuiltStage
 from fullbore.models.randomness import KeyedForward
+from fullbore.models.statistics import may_hold_statistics
 from fullbore.nearest import nearest
 
 __all__ = ["apply_recompute"]
@@ -100,7 +100,9 @@ class _Recomputed:
         self._name = name
         self._around = around
         self._watch = watch
-        self._state = [(part, key) for part in module.modules() if not _counts(part) for key in part._buffers]
+        self._state = [
+            (part, key) for part in module.modules() if not may_hold_statistics(part) for key in part._buffers
+        ]
 
     def __deepcopy__(self, memo: dict[int, object]) -> Any:
         """A copy of the module is in no pipeline."""
@@ -151,7 +153,7 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
     """Inside, normalisations count into copies of their running statistics."""
     held: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
     for part in module.modules():
-        if _counts(part) and part.training:
+        if may_hold_statistics(part) and part.training:
             held.append((part, dict(part._buffers)))
             part._buffers.update({key: None if b is None else b.clone() for key, b in part._buffers.items()})
     try:
@@ -159,10 +161,6 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for part, buffers in held:
             part._buffers.update(buffers)
-
-
-def _counts(part: nn.Module) -> bool:
-    return isinstance(part, _NormBase)
 
 
 class _Quiet(AbstractContextManager[None]):

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from fullbore.errors import ModelError
 from fullbore.ir.schedule import Schedule
+from fullbore.models.statistics import counts_its_input
 from fullbore.runtime.mesh import Mesh
 
 __all__ = ["require_mirrorable", "share_buffers"]
@@ -27,7 +27,8 @@ def require_mirrorable(modules: Iterable[nn.Module], *, schedule: Schedule, mesh
     """
     if schedule.placement.num_streams == 1:
         return
-    here = sorted({type(part).__name__ for module in modules for part in module.modules() if _counts(part)})
+    parts = [part for module in modules for part in module.modules()]
+    here = sorted({type(part).__name__ for part in parts if counts_its_input(part)})
     found = sorted({name for names in mesh.gather(here) for name in names})
     if found:
         raise ModelError(
@@ -50,7 +51,3 @@ def share_buffers(buffers: Mapping[str, Tensor], *, schedule: Schedule, mesh: Me
         if name in buffers and mesh.rank != owner:
             assert value is not None, "the owner has one"
             buffers[name].copy_(value)
-
-
-def _counts(part: nn.Module) -> bool:
-    return isinstance(part, _NormBase) and part.training and part.running_mean is not None

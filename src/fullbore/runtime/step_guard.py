@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from fullbore.models.statistics import may_hold_statistics
 from fullbore.runtime.loss_scale import LossScaler
 
 __all__ = ["StepGuard"]
@@ -24,7 +24,7 @@ class StepGuard:
     """Watches from the first `Pipeline.step` after `zero_grad` to the next `zero_grad`."""
 
     def __init__(self, modules: Iterable[nn.Module], *, scaler: LossScaler | None) -> None:
-        self._normalisations = [part for module in modules for part in module.modules() if isinstance(part, _NormBase)]
+        self._normalisations = [part for module in modules for part in module.modules() if may_hold_statistics(part)]
         self._scaler = scaler
         self._open = False
         self._before: list[Tensor] = []
