@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fullbore.config.layer_names import require_layers
 from fullbore.errors import ModelError
 from fullbore.models.checkpoints import Watch
 from fullbore.models.layered import BuiltStage
 from fullbore.models.randomness import KeyedForward
 from fullbore.models.statistics import may_hold_statistics
-from fullbore.nearest import nearest
 
 __all__ = ["apply_recompute"]
 
@@ -52,13 +52,11 @@ def apply_recompute(
         watch: through which recomputations are run before the backward comes to them; without, none is.
 
     Raises:
-        ModelError: a name that is not a layer of the stage, or a layer that is not one module call.
+        ConfigError: a name that is not a layer of the stage.
+        ModelError: a layer that is not one module call.
     """
+    require_layers(layers, layer_names=stage.layers, setting="recompute")
     for name in layers:
-        if name not in stage.layers:
-            near = nearest(name, stage.layers)
-            hint = f"did you mean {near!r}?" if near else f"it has {', '.join(stage.layers)}"
-            raise ModelError(f"no layer {name!r} to recompute in this stage; {hint}")
         if name not in stage.layer_modules:
             able = ", ".join(stage.layer_modules) or "none of its layers"
             raise ModelError(f"layer {name!r} is not one module and cannot be recomputed; this stage can: {able}")

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from fullbore.config.layer_names import require_layers
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError
 from fullbore.ids import StageIndex
 from fullbore.ir.schedule import Schedule
-from fullbore.nearest import nearest
 from fullbore.schedules.recompute_ahead import recompute_ahead
 
 __all__ = ["ahead_in_stages", "recomputed_layers", "with_recompute"]
@@ -31,11 +31,7 @@ def recomputed_layers(choice: str | Sequence[str], *, layer_names: Sequence[str]
         raise ConfigError(
             f'pipeline.recompute = "{choice}" is not built yet; use "none", "full" or a list of layer names'
         )
-    for name in choice:
-        if name not in layer_names:
-            near = nearest(name, layer_names)
-            hint = f"did you mean {near!r}?" if near else f"the layers are {', '.join(layer_names)}"
-            raise ConfigError(f"pipeline.recompute names layers of the model ({name!r} is none of them); {hint}")
+    require_layers(choice, layer_names=layer_names, setting="pipeline.recompute")
     return tuple(name for name in layer_names if name in choice)
 
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import torch
 
+from fullbore.config.layer_names import require_layers
 from fullbore.errors import ConfigError
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
@@ -19,7 +20,7 @@ from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.mesh import Mesh, local_rank
 from fullbore.timeline.instrument import Instrument
 
-__all__ = ["require_kinds", "require_names", "required_device"]
+__all__ = ["require_kinds", "require_layers_of", "required_device"]
 
 
 def required_device(given: object) -> Device:
@@ -43,14 +44,19 @@ def require_kinds(**given: object) -> None:
             raise ConfigError(f"{name} is {wanted} ({name}={value!r:.200})")
 
 
-def require_names(recompute: object, model: LayeredModel) -> None:
-    """Raises ConfigError for anything but names: the letters of a word in place of a list would be taken for some."""
-    names = recompute if isinstance(recompute, Collection) and not isinstance(recompute, str) else (None,)
-    if not all(isinstance(name, str) for name in names):
+def require_layers_of(model: LayeredModel, recompute: object) -> None:
+    """Raises ConfigError for anything but names of layers: the letters of a word in place of a list would be taken for
+    some."""
+    if (
+        isinstance(recompute, str)
+        or not isinstance(recompute, Collection)
+        or not all(isinstance(name, str) for name in recompute)
+    ):
         raise ConfigError(
             f"recompute names layers one by one (given {recompute!r:.200}); for example "
             f"recompute={list(model.layer_names[1:3])}"
         )
+    require_layers(recompute, layer_names=model.layer_names, setting="recompute")
 
 
 _LONGEST_S = 1e6

@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from fullbore.errors import ModelError, ScheduleError
+from fullbore.errors import ScheduleError
 from fullbore.ids import Rank, StageIndex
 from fullbore.ir.action import Kind, Message, Payload
 from fullbore.ir.schedule import Schedule
@@ -54,12 +54,9 @@ class LocalStages:
         """``edges``: the first layer of every stage of a stream, and the number of layers at the end.
 
         Raises:
-            ModelError: a layer to recompute that the model does not have, or one that cannot be wrapped.
+            ModelError: a layer to recompute that cannot be wrapped.
             ScheduleError: recomputations in the schedule, and no layer recomputes.
         """
-        for name in recompute:
-            if name not in model.layer_names:
-                raise ModelError(f"no layer {name!r} to recompute; layers: {', '.join(model.layer_names)}")
         if recomputes(schedule):
             if not recompute:
                 raise ScheduleError(

@@ -31,7 +31,7 @@ from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.runtime.agreement import require_same, same_microbatches
-from fullbore.runtime.argument_kinds import require_kinds, require_names, required_device
+from fullbore.runtime.argument_kinds import require_kinds, require_layers_of, required_device
 from fullbore.runtime.arguments import (
     edges_of,
     mesh_of_world,
@@ -120,7 +120,7 @@ class Pipeline:
         require_kinds(num_microbatches=num_microbatches, accumulation=accumulation, compile=compile, seed=seed)
         require_kinds(schedule=schedule, schedule_options=schedule_options, recompute_ahead=recompute_ahead)
         require_kinds(timeout_s=timeout_s, instrument=instrument, board=board, mesh=mesh)
-        require_names(recompute, self._model)
+        require_layers_of(self._model, recompute)
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
         self._device = required_device(device)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fullbore.errors import ModelError
+from fullbore.errors import ConfigError, ModelError
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import Objective
 from fullbore.models.recompute import apply_recompute
@@ -133,7 +133,7 @@ def test_a_failing_recomputation_is_seen_by_the_context() -> None:
 
 def test_unknown_names_and_layers_of_several_modules_are_refused() -> None:
     stage = HuggingFaceModel.from_config(FAMILIES["llama"]).build_stage(2, 6, seed=0, device=CPU)
-    with pytest.raises(ModelError, match=r"no layer 'layer\.3' to recompute in this stage; did you mean 'layers\.3'"):
+    with pytest.raises(ConfigError, match=r"recompute .*\('layer\.3' is none of them\); did you mean 'layers\.3'\?"):
         apply_recompute(stage, ["layer.3"], around=lambda _: nullcontext())
     with pytest.raises(
         ModelError, match="layer 'head' is not one module and cannot be recomputed; this stage can: lay"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -261,6 +262,15 @@ def test_recomputation_ahead_is_of_the_stages_that_recompute() -> None:
         assert again == ["1R0", "1R1", "1R2", "1R3"]
         assert pipeline.step(chain_batch()) == 270.0
         assert [str(span.action) for span in pipeline.last_spans() if "R" in str(span.action)] == again
+
+
+def test_an_unknown_layer_to_recompute_is_refused_with_the_one_that_was_meant() -> None:
+    for ahead in (True, False):
+        with pytest.raises(ConfigError, match=r"^recompute .*\('l1' is none of them\); the layers are 0, 1$"):
+            made(chain_model(), recompute=("l1",), recompute_ahead=ahead)
+    named = torch.nn.Sequential(OrderedDict(first=torch.nn.Linear(3, 3), second=torch.nn.Linear(3, 3)))
+    with pytest.raises(ConfigError, match="did you mean 'second'"):
+        made(named, recompute=("secnod",))
 
 
 def test_a_schedule_with_recomputations_needs_layers_that_recompute_and_is_taken_as_it_is() -> None:
