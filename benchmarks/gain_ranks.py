@@ -72,7 +72,7 @@ def measure_gains(
     found: list[Gain] = []
     for m in microbatches:
         found += _gains(Batch.draw(shape, tokens=tokens, microbatches=m, mesh=mesh), rounds=rounds)
-    mesh.sum([0.0])
+    mesh.barrier()
     mesh.close()
     return found
 

@@ -112,7 +112,7 @@ def open_lanes(worker: Worker) -> Iterator[Lanes]:
     mesh = group(worker)
     lanes = Lanes(mesh)
     yield lanes
-    mesh.sum([0.0])
+    mesh.barrier()
     for transport in lanes.transports.values():
         transport.close()
     mesh.close()

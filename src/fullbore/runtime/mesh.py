@@ -137,6 +137,10 @@ class Mesh:
         """Elementwise maximum over the pipeline's ranks."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self.sum([0.0])
+
     def gather(self, value: _T) -> list[_T]:
         """Every rank's value, by rank, on every rank."""
         if self._steps is None:

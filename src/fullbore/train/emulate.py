@@ -88,7 +88,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
                 for round_index in range(recipe.accumulation):
                     first = round_index * recipe.microbatches
                     executor.run([{}] * recipe.microbatches, first_microbatch=first)
-                place.mesh.sum([0.0])
+                place.mesh.barrier()
                 recorder.end_step()
                 history.step_ns.append(time.perf_counter_ns() - started)
                 bubble = history.account(spans.last, num_ranks=place.mesh.num_ranks, mesh=place.mesh)

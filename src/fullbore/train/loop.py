@@ -95,7 +95,7 @@ class _Loop:
             started = time.perf_counter_ns()
             values = self._step(step)
             spans = self._pipeline.last_spans()
-            self._pipeline.mesh.sum([0.0])  # a step is over when every rank has updated
+            self._pipeline.mesh.barrier()  # a step is over when every rank has updated
             history.step_ns.append(time.perf_counter_ns() - started)
             bubble = history.account(spans, num_ranks=self._pipeline.num_ranks, mesh=self._pipeline.mesh)
             if bubble is not None:
