@@ -69,8 +69,8 @@ class _Walk:
 
     period: str
     buffers: ReceiveBuffers
-    doing: str = "the start"
-    """The last action."""
+    last: str | None = None
+    """The last action that has begun."""
 
     forms: dict[tuple[int, int], dict[Payload, tuple[TensorSpec, ...]]] = field(default_factory=dict)
     """By place in the stream and microbatch: what crosses behind it in either direction."""
@@ -154,7 +154,7 @@ class Executor:
         try:
             self._transport.drain(self._timeout_s)
         except (TransferTimeout, PeerLost) as error:
-            raise self._explained(error, "the end", "its sends to be received") from error
+            raise self._explained(error, "the end", at="at the end", wanted="its sends to be received") from error
         assert not any(walk.held), "messages without a reader"
 
     def _begin(self, microbatches: Sequence[Microbatch]) -> _Walk:
@@ -178,7 +178,7 @@ class Executor:
                 arrival.wait(self._timeout_s)
         except (TransferTimeout, PeerLost) as error:
             wanted = f"the {instruction.message} from rank {inbound.lane.sender}"
-            raise self._explained(error, instruction.doing, wanted) from error
+            raise self._explained(error, instruction.doing, at=f"in {instruction.doing}", wanted=wanted) from error
         self.recorder.waited(instruction.cause, start, mark())
         inbound.num_consumed += 1
         walk.taken.append(inbound)
@@ -187,7 +187,7 @@ class Executor:
         if walk.ran is not None:
             self._settle(walk)
         action, engine, needs = instruction.action, instruction.engine, instruction.needs
-        walk.doing = instruction.doing
+        walk.last = instruction.doing
         self._tell(instruction.doing, walk, waiting=False)
         self.recorder.begin_action(action)
         given = None
@@ -231,7 +231,7 @@ class Executor:
                 self._transport.send(instruction.lane, tensor)
         except (TransferTimeout, PeerLost) as error:
             doing = f"sending the {instruction.message} to rank {instruction.lane.receiver}"
-            raise self._explained(error, doing, "room in the lane") from error
+            raise self._explained(error, doing, at=doing, wanted="room in the lane") from error
         walk.num_handed += 1
 
     def _settle(self, walk: _Walk) -> None:
@@ -251,7 +251,8 @@ class Executor:
         try:
             self._transport.release()
         except (TransferTimeout, PeerLost) as error:
-            raise self._explained(error, walk.doing, "its sends to be received") from error
+            at = "at the start" if walk.last is None else f"in {walk.last}"
+            raise self._explained(error, walk.last or "the start", at=at, wanted="its sends to be received") from error
 
     def _check(self, parcel: Parcel, message: Message, walk: _Walk) -> None:
         """What is sent is what the other end has a buffer for: a shorter message would fill a part of it, silently."""
@@ -288,21 +289,23 @@ class Executor:
                 arrivals = tuple([self._transport.receive(lane, buffer) for buffer in buffers])
             except (TransferTimeout, PeerLost) as error:
                 wanted = f"the {message} from rank {lane.sender}"
-                raise self._explained(error, "posting a receive", wanted) from error
+                doing = "posting a receive"
+                raise self._explained(error, doing, at=doing, wanted=wanted) from error
             inbound.posted[inbound.num_posted] = (arrivals, buffers)
             inbound.num_posted += 1
 
-    def _explained(self, error: TransferTimeout | PeerLost, doing: str, wanted: str) -> RankFailed:
-        """A transport's error as one that says where this rank was and what it wanted."""
+    def _explained(self, error: TransferTimeout | PeerLost, doing: str, *, at: str, wanted: str) -> RankFailed:
+        """A transport's error as one that says where this rank was and what it wanted; ``at`` is ``doing`` as a part of
+        the sentence, with its preposition."""
         period = self.recorder.period
         if isinstance(error, TransferTimeout):
             return TransferStalled(
-                f"rank {self._rank} waited {self._timeout_s:g} s {_at(doing)} of {period} for {wanted}",
+                f"rank {self._rank} waited {self._timeout_s:g} s {at} of {period} for {wanted}",
                 rank=self._rank,
                 action=doing,
             )
         return NeighborLost(
-            f"rank {self._rank}, {_at(doing)} of {period}, waited for {wanted}, and the other rank is gone "
+            f"rank {self._rank}, {at} of {period}, waited for {wanted}, and the other rank is gone "
             f"({first_line(error)})",
             rank=self._rank,
             action=doing,
@@ -311,13 +314,6 @@ class Executor:
     def _tell(self, doing: str, walk: _Walk, *, waiting: bool) -> None:
         if self._board is not None:
             self._board.write(self._rank, period=walk.period, doing=doing, waiting=waiting)
-
-
-def _at(doing: str) -> str:
-    """``in 1F2``, ``at the end``, ``posting a receive``."""
-    if doing.split(" ", 1)[0].endswith("ing"):
-        return doing
-    return f"at {doing}" if doing.startswith("the ") else f"in {doing}"
 
 
 def _describe(action: Compute) -> str:

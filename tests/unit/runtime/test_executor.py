@@ -29,29 +29,35 @@ from fullbore.timeline.span import Row
 class Written:
     """Every message arrives at once; ``log`` keeps the order of what the executor asked for."""
 
-    def __init__(self, log: list[str], *, failure: Exception | None = None) -> None:
+    def __init__(self, log: list[str], *, failure: Exception | None = None, fails_after: tuple[str, ...] = ()) -> None:
+        """``fails_after``: the log with which ``failure`` is raised; without, at the first wait."""
         self.log = log
         self.failure = failure
-        self.posted = 0
+        self.fails_after = list(fails_after)
 
     def send(self, lane: Lane, tensor: Tensor) -> None:
-        self.log.append("send")
+        self._did("send")
 
     def receive(self, lane: Lane, buffer: Tensor) -> Arrival:
-        self.log.append("post")
+        self._did("post")
         return self
 
     def wait(self, timeout_s: float) -> None:
-        self.log.append("wait")
-        if self.failure is not None:
-            raise self.failure
+        self._did("wait")
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        if self.fails_after == [*self.log, "release"]:
+            self._did("release")
 
     def drain(self, timeout_s: float) -> None:
-        self.log.append("drain")
+        self._did("drain")
 
     def close(self) -> None: ...
+
+    def _did(self, what: str) -> None:
+        self.log.append(what)
+        if self.failure is not None and (self.log == self.fails_after if self.fails_after else what == "wait"):
+            raise self.failure
 
 
 class Engine:
@@ -92,6 +98,7 @@ def executor(
     *,
     prefetch: int = 2,
     wait_failure: Exception | None = None,
+    fails_after: tuple[str, ...] = (),
     engine_failure: Exception | None = None,
 ) -> tuple[Executor, list[str], SpanList]:
     log: list[str] = []
@@ -103,7 +110,7 @@ def executor(
         lower(schedule, prefetch=prefetch),
         rank=rank,
         engines=engines,
-        transport=Written(log, failure=wait_failure),
+        transport=Written(log, failure=wait_failure, fails_after=fails_after),
         boundary_of=lambda message, microbatch: Boundary((TensorSpec((1,), torch.float32, gradient=True),)),
         device=torch.device("cpu"),
         recorder=StepRecorder(CpuDevice(), spans, rank=rank),
@@ -178,6 +185,32 @@ def test_a_message_that_does_not_come_is_named(failure: Exception, kind: type[Ra
     with pytest.raises(kind, match=text) as raised:
         made.run([{}])
     assert (raised.value.rank, raised.value.action) == (0, "0B0")
+
+
+@pytest.mark.parametrize(
+    ("fails_after", "action", "text"),
+    [
+        (("post",), "posting a receive", "posting a receive of step 1 for the gradient of stage 1, microbatch 0 from"),
+        (("post", "release"), "the start", "at the start of step 1 for its sends to be received"),
+        (("post", "F0", "send", "release"), "0F0", "in 0F0 of step 1 for its sends to be received"),
+        (
+            ("post", "F0", "send"),
+            "sending the activation of stage 0, microbatch 0 to rank 1",
+            "sending the activation of stage 0, microbatch 0 to rank 1 of step 1 for room in the lane",
+        ),
+        (
+            ("post", "F0", "send", "wait", "B0", "drain"),
+            "the end",
+            "at the end of step 1 for its sends to be received",
+        ),
+    ],
+)
+def test_where_a_rank_waited_in_vain_is_said(fails_after: tuple[str, ...], action: str, text: str) -> None:
+    schedule = REGISTRY["1f1b"].build(2, num_microbatches=1)
+    made, _, _ = executor(schedule, 0, wait_failure=TransferTimeout("x"), fails_after=fails_after)
+    with pytest.raises(TransferStalled, match=f"^rank 0 waited 1.5 s {text}") as raised:
+        made.run([{}])
+    assert raised.value.action == action
 
 
 def test_a_schedule_with_actions_the_engine_does_not_run_is_refused_before_the_run() -> None:
