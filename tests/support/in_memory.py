@@ -23,7 +23,6 @@ from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective,
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime.arguments import recomputed_microbatches, split_microbatches
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
@@ -226,9 +225,9 @@ def engine_of(
         exit=None if last else edge,
         objective=SQUARED_ERROR if last else None,
         deferral=deferral,
-        split=split_microbatches(schedule, stage),
+        split=schedule.split_on(stage),
         watch=watch,
-        ahead=recomputed_microbatches(schedule, stage),
+        ahead=schedule.recomputed_on(stage),
     )
 
 

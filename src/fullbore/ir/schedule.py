@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fullbore.ids import Rank
-from fullbore.ir.action import Compute
+from fullbore.ids import MicrobatchIndex, Rank, StageIndex
+from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
 
 __all__ = ["Overlap", "Schedule"]
@@ -60,9 +60,26 @@ class Schedule:
         each of its stages that lie on one stream, and for each slice."""
         return self.num_stages // self.num_ranks // self.placement.num_streams * self.num_slices
 
+    @property
+    def recomputes(self) -> bool:
+        """Has it recomputations as actions (R)?"""
+        return any(action.kind is Kind.RECOMPUTE for order in self.orders for action in order)
+
+    def split_on(self, stage: StageIndex) -> frozenset[MicrobatchIndex]:
+        """The microbatches whose backward on this stage is split into I and W."""
+        return self._with(Kind.BACKWARD_INPUT, stage)
+
+    def recomputed_on(self, stage: StageIndex) -> frozenset[MicrobatchIndex]:
+        """The microbatches that have an R on this stage."""
+        return self._with(Kind.RECOMPUTE, stage)
+
     def in_turn(self) -> Schedule:
         """The same without pairs: what it is where a rank runs one action after the other, as fullbore's do."""
         return replace(self, overlaps=frozenset())
 
     def order_of(self, rank: Rank) -> tuple[Compute, ...]:
         return self.orders[rank]
+
+    def _with(self, kind: Kind, stage: StageIndex) -> frozenset[MicrobatchIndex]:
+        order = self.orders[self.placement.rank_of(stage)]
+        return frozenset(a.microbatch for a in order if a.stage == stage and a.kind is kind)

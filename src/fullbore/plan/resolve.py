@@ -27,7 +27,7 @@ from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import Partition, evaluate
 from fullbore.plan.recompute import recomputed_layers, with_recompute
 from fullbore.plan.schedule import follows_costs, layout_of, schedule_for_stages, schedule_of
-from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import Bubble, bubble_of
 from fullbore.timeline.span import Timeline
@@ -95,15 +95,15 @@ def resolve(
     sizes, pipeline = batch_sizes(config), config.pipeline
     schedule = schedule_of(config)
     recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
-    ahead = bool(recomputed) and (pipeline.recompute_ahead or recomputes(schedule))
+    ahead = bool(recomputed) and (pipeline.recompute_ahead or schedule.recomputes)
     layers = None if costs is None else with_recompute(costs, names=recomputed, ahead=ahead)
-    cut_for = recompute_ahead(schedule) if ahead and not recomputes(schedule) else schedule
+    cut_for = recompute_ahead(schedule) if ahead and not schedule.recomputes else schedule
     counts, partition = _cut(config, layers=layers, schedule=cut_for, num_layers=len(layer_names), links=links)
     stages = None if layers is None else _Stages.of(layers, counts, links=links, placement=schedule.placement)
     if stages is not None and follows_costs(config):
         inside = [cost.recomputing_inside for cost in stages.costs]
         schedule = schedule_for_stages(config, stages=inside, links=stages.links, message_bytes=stages.message_bytes)
-    if ahead and not recomputes(schedule):
+    if ahead and not schedule.recomputes:
         held = stages_holding(
             recomputed, layer_names=layer_names, layers_per_stage=counts, placement=schedule.placement
         )

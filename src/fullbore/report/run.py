@@ -20,7 +20,6 @@ from fullbore.plan.recipe_file import read_recipe
 from fullbore.plan.recompute import ahead_in_stages
 from fullbore.plan.schedule import placement_of, schedule_for_stages
 from fullbore.report.summary import render_summary
-from fullbore.schedules.recompute_ahead import recomputes
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
@@ -80,7 +79,7 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
         schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=sizes)
     except ScheduleError:  # a file that is no longer there
         return None
-    if recipe.recompute_ahead and not recomputes(schedule):
+    if recipe.recompute_ahead and not schedule.recomputes:
         schedule = ahead_in_stages(schedule, costs=plan.stage_costs)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)

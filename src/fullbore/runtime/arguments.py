@@ -7,8 +7,6 @@ from itertools import pairwise
 from typing import Literal
 
 from fullbore.errors import ConfigError, ModelError, ScheduleError
-from fullbore.ids import MicrobatchIndex, StageIndex
-from fullbore.ir.action import Kind
 from fullbore.ir.recipe import Layout
 from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
@@ -18,17 +16,15 @@ from fullbore.partition.holding import stages_holding
 from fullbore.runtime.device import Device
 from fullbore.runtime.mesh import Mesh, world_size
 from fullbore.schedules.costs import ScheduleCosts
-from fullbore.schedules.recompute_ahead import recompute_ahead, recomputes
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get
 
 __all__ = [
     "edges_of",
     "mesh_of_world",
-    "recomputed_microbatches",
     "required_objective",
     "schedule_for",
-    "split_microbatches",
     "with_recomputations",
 ]
 
@@ -101,27 +97,12 @@ def with_recomputations(
             "recompute_ahead runs the recomputation of layers before their backward, and no layer recomputes; name "
             "layers in recompute, or leave it out"
         )
-    if recomputes(schedule):
+    if schedule.recomputes:
         return schedule
     counts = [end - first for first, end in pairwise(edges)]
     placement = schedule.placement
     held = stages_holding(recompute, layer_names=layer_names, layers_per_stage=counts, placement=placement)
     return recompute_ahead(schedule.in_turn(), stages=held)
-
-
-def split_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:
-    """The microbatches whose backward on this stage is split into I and W."""
-    return _microbatches(schedule, stage, Kind.BACKWARD_INPUT)
-
-
-def recomputed_microbatches(schedule: Schedule, stage: StageIndex) -> frozenset[MicrobatchIndex]:
-    """The microbatches that have an R on this stage."""
-    return _microbatches(schedule, stage, Kind.RECOMPUTE)
-
-
-def _microbatches(schedule: Schedule, stage: StageIndex, kind: Kind) -> frozenset[MicrobatchIndex]:
-    order = schedule.orders[schedule.placement.rank_of(stage)]
-    return frozenset(a.microbatch for a in order if a.stage == stage and a.kind is kind)
 
 
 def required_objective(given: Objective | None, model: LayeredModel) -> Objective:

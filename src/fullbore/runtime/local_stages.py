@@ -25,12 +25,10 @@ from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
 from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime.arguments import recomputed_microbatches, split_microbatches
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.schedules.recompute_ahead import recomputes
 
 __all__ = ["LocalStages", "say_what_stays_whole"]
 
@@ -57,7 +55,7 @@ class LocalStages:
             ModelError: a layer to recompute that cannot be wrapped.
             ScheduleError: recomputations in the schedule, and no layer recomputes.
         """
-        if recomputes(schedule):
+        if schedule.recomputes:
             if not recompute:
                 raise ScheduleError(
                     f"schedule {schedule.name!r} has recomputations (R) and no layer recomputes; name layers in "
@@ -116,9 +114,9 @@ class LocalStages:
                 objective=objective if self._is_last(stage) else None,
                 keys=self._keys,
                 deferral=self._deferrals.get(stage),
-                split=split_microbatches(self._schedule, stage),
+                split=self._schedule.split_on(stage),
                 watch=self._watches[stage],
-                ahead=recomputed_microbatches(self._schedule, stage),
+                ahead=self._schedule.recomputed_on(stage),
             )
             for stage, built in self._stages.items()
         }
@@ -168,7 +166,7 @@ class LocalStages:
         device = self._device.torch_device
         first, end = self._first_layer(stage), self._end_layer(stage)
         built = self._model.build_stage(first, end, seed=seed, device=device)
-        if split_microbatches(self._schedule, stage):
+        if self._schedule.split_on(stage):
             deferral = self._deferrals[stage] = Deferral()
             compiled = tuple(built.layer_modules.values()) if compile else ()
             undo, whole = apply_weight_splits(built.module, deferral, leave=compiled)
@@ -187,7 +185,7 @@ class LocalStages:
 
 def say_what_stays_whole(schedule: Schedule, whole: Mapping[str, int], *, mesh: Mesh) -> None:
     """Which classes, on any rank, do their full backward at I; said once, by rank 0. All ranks call it."""
-    if not any(split_microbatches(schedule, StageIndex(stage)) for stage in range(schedule.num_stages)):
+    if not any(schedule.split_on(StageIndex(stage)) for stage in range(schedule.num_stages)):
         return
     total: Counter[str] = Counter()
     for one in mesh.gather(dict(whole)):

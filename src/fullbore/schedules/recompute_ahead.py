@@ -20,12 +20,7 @@ from fullbore.ids import StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.schedule import Schedule
 
-__all__ = ["recompute_ahead", "recompute_everywhere", "recomputes"]
-
-
-def recomputes(schedule: Schedule) -> bool:
-    """Has it recomputations as actions?"""
-    return any(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
+__all__ = ["recompute_ahead", "recompute_everywhere"]
 
 
 def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None = None) -> Schedule:
@@ -34,7 +29,7 @@ def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None
     Raises:
         ScheduleError: the schedule has recomputations already.
     """
-    if recomputes(schedule):
+    if schedule.recomputes:
         raise ScheduleError(f"schedule {schedule.name!r} recomputes already; give it without its Rs")
     chosen = set(map(StageIndex, range(schedule.num_stages))) if stages is None else set(stages)
     joined = {pair.forward: pair.backward for pair in schedule.overlaps}
