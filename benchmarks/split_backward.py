@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from transformers import GPT2Config, LlamaConfig
 
 from fullbore.ids import MicrobatchIndex
+from fullbore.models.deferral import Deferral
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.sequential import sequential_model
-from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
 from fullbore.runtime.eager import EagerEngine
 

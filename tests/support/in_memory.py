@@ -19,9 +19,9 @@ from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
 from fullbore.models.checkpoints import Watch
+from fullbore.models.deferral import Deferral
 from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.models.recompute import apply_recompute
-from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ModelError
+from fullbore.models.deferral import Deferral
 from fullbore.models.weight_contract import checked_gradients, checked_run, is_own
-from fullbore.models.weight_queue import Deferral, WeightQueue
+from fullbore.models.weight_queue import WeightQueue
 from fullbore.models.weight_split import Given, OperationSplit, WeightSplit
 
 __all__ = ["SplitForward", "at_once"]
@@ -107,7 +108,8 @@ class _Use:
         made = self.split.weight_gradients(gradient, kept, self.wanted)
         if self._by_hand:
             return made
-        return checked_gradients(type(self.split), self.split.parameters, self.wanted, self.trained, made)
+        kind, names = type(self.split), self.split.parameters
+        return checked_gradients(kind, made, names=names, wanted=self.wanted, weights=self.trained)
 
     def queue(self) -> WeightQueue:
         """Where the backward that runs now leaves weight gradients.

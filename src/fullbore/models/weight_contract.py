@@ -72,7 +72,7 @@ def checked_run(split: type, given: Tensor, result: object) -> tuple[Tensor, tup
 
 
 def checked_gradients(
-    split: type, names: Sequence[str], wanted: Sequence[bool], weights: Sequence[nn.Parameter], result: object
+    split: type, result: object, *, names: Sequence[str], wanted: Sequence[bool], weights: Sequence[nn.Parameter]
 ) -> Sequence[Tensor]:
     """What `WeightSplit.weight_gradients` gave. Raises ModelError where it is not one tensor for each weight, of its
     shape: adding would broadcast it.

@@ -11,18 +11,16 @@ Two halves have to take no longer than one whole, for small layers too: what can
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Deferral", "Owes", "WeightQueue"]
+__all__ = ["Debtor", "WeightQueue"]
 
 
-class Owes(Protocol):
+class Debtor(Protocol):
     """A module with weights, between I and W."""
 
     @property
@@ -43,7 +41,7 @@ class WeightQueue:
     __slots__ = ("_num_bytes", "_owed", "add")
 
     def __init__(self) -> None:
-        self._owed: deque[tuple[Owes, Tensor, Sequence[Tensor]]] = deque()
+        self._owed: deque[tuple[Debtor, Tensor, Sequence[Tensor]]] = deque()
         self._num_bytes: int | None = None
         self.add = self._owed.append
         """Leave ``gradients(gradient, kept)`` of a module for later. The tensors stay as they are until then."""
@@ -90,51 +88,6 @@ class WeightQueue:
         """How often each weight is used, if any is used more than once."""
         keys = [key for module, _, _ in self._owed for key in module.keys]
         return {} if len(set(keys)) == len(keys) else Counter(keys)
-
-
-class Deferral:
-    """What the modules of one stage are told.
-
-    One object that all of them hold, and no variable of a thread: on a GPU autograd runs a backward in a thread of its
-    own, and recomputation with it.
-    """
-
-    __slots__ = ("anchor", "look_up", "queue", "splits")
-
-    def __init__(self) -> None:
-        self.splits = False
-        """Will the backward of what runs forward now be split? If not, it is autograd's alone."""
-        self.queue: WeightQueue | None = None
-        """Where the backward that runs now leaves its weight gradients."""
-        self.anchor = torch.zeros(0, requires_grad=True)
-        """Makes outputs need a gradient where the input needs none. Never gets one itself."""
-        self.look_up: list[Callable[[], None]] = []
-        """Of every module: look at the weights it has now."""
-
-    def begin(self) -> None:
-        """A step begins: weights and their hooks stay what they are until the next."""
-        for look in self.look_up:
-            look()
-
-    def during(self, queue: WeightQueue | None = None) -> AbstractContextManager[None]:
-        """What runs inside has a split backward, or is one that fills ``queue``."""
-        return _During(self, queue)
-
-
-class _During(AbstractContextManager[None]):
-    __slots__ = ("_deferral", "_queue")
-
-    def __init__(self, deferral: Deferral, queue: WeightQueue | None) -> None:
-        self._deferral = deferral
-        self._queue = queue
-
-    def __enter__(self) -> None:
-        self._deferral.splits, self._deferral.queue = True, self._queue
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._deferral.splits, self._deferral.queue = False, None
 
 
 def _accumulate(weight: nn.Parameter, gradient: Tensor) -> None:

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from fullbore.errors import ModelError
+from fullbore.models.deferral import Deferral
 from fullbore.models.split_forward import SplitForward
 from fullbore.models.weight_contract import is_own, require_known, require_names
-from fullbore.models.weight_queue import Deferral
 from fullbore.models.weight_split import OperationSplit, WeightSplit
 from fullbore.models.weight_splits import SPLITS
 

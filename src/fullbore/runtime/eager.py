@@ -29,10 +29,11 @@ from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
 from fullbore.models.auxiliary import collecting, num_samples
 from fullbore.models.checkpoints import Checkpoints, Watch
+from fullbore.models.deferral import Deferral
 from fullbore.models.enter import enter
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys
-from fullbore.models.weight_queue import Deferral, WeightQueue
+from fullbore.models.weight_queue import WeightQueue
 
 __all__ = ["EagerEngine", "Edge", "EvaluationEngine"]
 

@@ -13,9 +13,10 @@ from torch.nn.utils import parametrizations, parametrize, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from fullbore.errors import ModelError
-from fullbore.models import weight_registry, weight_splits
+from fullbore.models import norm_splits, weight_registry
+from fullbore.models.deferral import Deferral
 from fullbore.models.sequential import sequential_model
-from fullbore.models.weight_queue import Deferral, WeightQueue
+from fullbore.models.weight_queue import WeightQueue
 from fullbore.models.weight_registry import apply_weight_splits, register_weight_split, split_of
 from fullbore.models.weight_split import WeightSplit
 from tests.support.staged import Staged
@@ -24,7 +25,7 @@ from tests.support.staged import Staged
 @pytest.fixture(autouse=True)
 def _registered_for_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the norms of these tests were large; and the registry is put back."""
-    monkeypatch.setattr(weight_splits, "_SMALLEST_NORM", 1)
+    monkeypatch.setattr(norm_splits, "SMALLEST_NORM", 1)
     monkeypatch.setattr(weight_registry, "_RULES", dict(weight_registry._RULES))
 
 

@@ -17,9 +17,10 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.pytorch_utils import Conv1D
 
 from fullbore.errors import ModelError
-from fullbore.models import weight_splits
+from fullbore.models import norm_splits
+from fullbore.models.deferral import Deferral
 from fullbore.models.hugging_face import HuggingFaceModel
-from fullbore.models.weight_queue import Deferral, WeightQueue
+from fullbore.models.weight_queue import WeightQueue
 from fullbore.models.weight_registry import apply_weight_splits, register_weight_split, split_of
 from fullbore.models.weight_split import WeightSplit
 from tests.support.staged import Staged
@@ -43,7 +44,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 @pytest.fixture(autouse=True)
 def _small_norms_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the norms of these tests were large."""
-    monkeypatch.setattr(weight_splits, "_SMALLEST_NORM", 1)
+    monkeypatch.setattr(norm_splits, "SMALLEST_NORM", 1)
 
 
 def drawn(module: nn.Module, *, dtype: torch.dtype) -> nn.Module:

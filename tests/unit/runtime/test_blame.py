@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from fullbore.models.weight_queue import Deferral
+from fullbore.models.deferral import Deferral
 from fullbore.models.weight_registry import apply_weight_splits
 from fullbore.runtime import blame as blame_module
 from fullbore.runtime.blame import blame, whose
