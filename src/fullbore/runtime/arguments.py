@@ -31,9 +31,9 @@ __all__ = [
 
 def schedule_for(
     schedule: str | Schedule,
+    *,
     num_ranks: int,
     num_microbatches: int,
-    *,
     num_chunks: int | None,
     options: Mapping[str, int] | None,
 ) -> Schedule:
@@ -62,16 +62,14 @@ def schedule_for(
     return schedule
 
 
-def edges_of(
-    model: LayeredModel, layers_per_stage: Literal["equal"] | Sequence[int], num_stages: int
-) -> tuple[int, ...]:
+def edges_of(model: LayeredModel, *, cut: Literal["equal"] | Sequence[int], num_stages: int) -> tuple[int, ...]:
     """First layer of each stage of a stream, and the number of layers at the end.
 
     Raises:
         ConfigError, PartitionError: counts that do not fit the model or the stages.
     """
     num_layers = len(model.layer_names)
-    counts = equal(num_layers, num_stages=num_stages) if layers_per_stage == "equal" else _counts(layers_per_stage)
+    counts = equal(num_layers, num_stages=num_stages) if cut == "equal" else _counts(cut)
     if len(counts) != num_stages or sum(counts) != num_layers or min(counts, default=0) < 1:
         raise ConfigError(
             f"layers_per_stage needs {num_stages} counts of at least 1 that add up to {num_layers} layers "
@@ -84,7 +82,7 @@ def edges_of(
 
 
 def with_recomputations(
-    schedule: Schedule, layer_names: Sequence[str], edges: Sequence[int], recompute: Sequence[str]
+    schedule: Schedule, *, layer_names: Sequence[str], edges: Sequence[int], recompute: Sequence[str]
 ) -> Schedule:
     """An R before each backward of the stages that have a layer to recompute; as it is where it has them already.
     Pairs come apart: a rank runs one action after the other, and an R right before its backward keeps least.

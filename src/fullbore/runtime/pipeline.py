@@ -127,11 +127,17 @@ class Pipeline:
         self._owns_mesh = mesh is None
         self._mesh = mesh if mesh is not None else mesh_of_world(schedule, self._device, timeout_s)
         self.schedule = schedule_for(
-            schedule, self._mesh.num_ranks, num_microbatches, num_chunks=num_chunks, options=schedule_options
+            schedule,
+            num_ranks=self._mesh.num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks,
+            options=schedule_options,
         )
-        self._edges = edges_of(self._model, layers_per_stage, self.schedule.placement.stages_per_stream)
+        self._edges = edges_of(self._model, cut=layers_per_stage, num_stages=self.schedule.placement.stages_per_stream)
         if recompute_ahead:
-            self.schedule = with_recomputations(self.schedule, self._model.layer_names, self._edges, recompute)
+            self.schedule = with_recomputations(
+                self.schedule, layer_names=self._model.layer_names, edges=self._edges, recompute=recompute
+            )
         self._failed = False
         self._released = False
         self._mesh.start_up()

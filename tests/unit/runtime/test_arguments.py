@@ -15,7 +15,7 @@ LAYERS = ("a", "b", "c", "d", "e", "f")
 def test_both_copies_of_a_stage_recompute_right_before_their_backward(name: str) -> None:
     """Four ranks, cut once into four. Stage 6 holds the layers of stage 1."""
     plain = get(name).build(4, num_microbatches=8)
-    found = with_recomputations(plain, LAYERS, (0, 1, 3, 5, 6), ["c"])
+    found = with_recomputations(plain, layer_names=LAYERS, edges=(0, 1, 3, 5, 6), recompute=["c"])
     again = [action for order in found.orders for action in order if action.kind is Kind.RECOMPUTE]
     assert {action.stage for action in again} == {1, 6}
     assert len(again) == 8, "each microbatch goes one way"
