@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from random import Random
-from statistics import median_low
 
 import torch
 from allocator import keep_memory
@@ -21,7 +20,6 @@ from throughput_ranks import Batch, measured_layers, trained
 
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.stage import StageCost
-from fullbore.ids import StageIndex
 from fullbore.ir.action import Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
@@ -37,7 +35,8 @@ from fullbore.simulate.engine import simulate
 from fullbore.synthesis.auto import variants
 from fullbore.synthesis.catalogue import get
 from fullbore.timeline.scale import TimeScale
-from fullbore.timeline.span import Row, Timeline
+from fullbore.timeline.span import Timeline
+from fullbore.timeline.stage_times import stage_times
 
 __all__ = ["SCHEDULES", "Gain", "measure_gains"]
 
@@ -81,23 +80,24 @@ def _gains(batch: Batch, *, rounds: int) -> list[Gain]:
     mesh = batch.mesh
     layers = _layers_in_a_run(batch)
     rows, running = [], {}
+    timelines: dict[str, list[Timeline]] = {name: [] for name in SCHEDULES}
     for name in SCHEDULES:
         schedule, cut = _made(get(name), layers, num_ranks=mesh.num_ranks, num_microbatches=batch.microbatches)
         pipeline, step = trained(batch, layers_per_stage=cut, schedule=schedule)
         losses = tuple(mesh.max([step()])[0] for _ in range(_CHECKED))
         predicted = simulate(schedule, costs=_stages(layers, cut)).compute_end_ns
         rows.append(Gain(batch.microbatches, name, _described(schedule.placement), cut, losses, predicted))
-        running[name] = (pipeline, step, _Times())
+        running[name] = (pipeline, step)
     for index in range(rounds):
         for row in Random(f"{batch.microbatches}/{index}").sample(rows, len(rows)):
-            pipeline, step, times = running[row.schedule]
+            pipeline, step = running[row.schedule]
             row.step_ns.append(timed(step, mesh=mesh).step_ns)
-            times.add(pipeline.timeline())
+            timelines[row.schedule].append(pipeline.timeline())
     for row in rows:
-        pipeline, _, times = running[row.schedule]
-        row.seen_ns = simulate(
-            pipeline.schedule, costs=times.stages(_stages(layers, row.layers_per_stage))
-        ).compute_end_ns
+        pipeline, _ = running[row.schedule]
+        planned, placement = _stages(layers, row.layers_per_stage), pipeline.schedule.placement
+        costs = _seen(timelines[row.schedule], placement=placement, planned=planned)
+        row.seen_ns = simulate(pipeline.schedule, costs=costs).compute_end_ns
         pipeline.release()
     return rows
 
@@ -108,14 +108,15 @@ def _layers_in_a_run(batch: Batch) -> tuple[LayerCost, ...]:
     schedule = get("zb-h1").build(batch.mesh.num_ranks, num_microbatches=batch.microbatches)
     cut = best_partition(profiled, schedule=schedule).layers_per_stage
     pipeline, step = trained(batch, layers_per_stage=cut, schedule=schedule)
-    times = _Times()
+    timelines = []
     for index in range(1 + _CHECKED):
         step()
         if index:
-            times.add(pipeline.timeline())
+            timelines.append(pipeline.timeline())
     pipeline.release()
+    times = stage_times(timelines, placement=schedule.placement)
     # Every rank has times on its own clock, so their differences may round differently; rank 0's count for all.
-    return rescale(profiled, layers_per_stage=cut, measured=_of_rank_0(times.by_stage(len(cut)), batch.mesh))
+    return rescale(profiled, layers_per_stage=cut, measured=_of_rank_0(times, batch.mesh))
 
 
 def _of_rank_0(measured: Sequence[Mapping[Kind, int]], mesh: Mesh) -> Sequence[Mapping[Kind, int]]:
@@ -149,32 +150,14 @@ def _described(placement: Placement) -> str:
     return "loop" if placement == loop else "V"
 
 
-class _Times:
-    """What actions took, by stage and kind, over steps."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[StageIndex, Kind], list[int]] = {}
-
-    def add(self, timeline: Timeline) -> None:
-        for span in timeline.spans:
-            if span.row is Row.COMPUTE and span.action is not None:
-                self._seen.setdefault((span.action.stage, span.action.kind), []).append(span.duration_ns)
-
-    def by_stage(self, num_stages: int) -> list[dict[Kind, int]]:
-        """The medians."""
-        found: list[dict[Kind, int]] = [{} for _ in range(num_stages)]
-        for (stage, kind), times in self._seen.items():
-            found[stage][kind] = median_low(times)
-        return found
-
-    def stages(self, planned: Sequence[StageCost]) -> list[StageCost]:
-        """The same as costs; a whole backward counts as I, and what never ran is as planned."""
-        found = []
-        for cost, seen in zip(planned, self.by_stage(len(planned)), strict=True):
-            forward = seen.get(Kind.FORWARD, cost.forward)
-            if Kind.BACKWARD in seen:
-                found.append(StageCost(forward, seen[Kind.BACKWARD], 0))
-                continue
-            first = seen.get(Kind.BACKWARD_INPUT, cost.backward_input)
-            found.append(StageCost(forward, first, seen.get(Kind.BACKWARD_WEIGHT, cost.backward_weight)))
-        return found
+def _seen(timelines: Sequence[Timeline], *, placement: Placement, planned: Sequence[StageCost]) -> list[StageCost]:
+    """What the stages took in these steps; a whole backward counts as I, and what never ran is as planned."""
+    found = []
+    for cost, seen in zip(planned, stage_times(timelines, placement=placement), strict=True):
+        forward = seen.get(Kind.FORWARD, cost.forward)
+        if Kind.BACKWARD in seen:
+            found.append(StageCost(forward, seen[Kind.BACKWARD], 0))
+            continue
+        first = seen.get(Kind.BACKWARD_INPUT, cost.backward_input)
+        found.append(StageCost(forward, first, seen.get(Kind.BACKWARD_WEIGHT, cost.backward_weight)))
+    return found

@@ -36,9 +36,28 @@ from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.writer import TraceWriter
 
 __all__ = [
-    *("Fullbore", "Lanes", "Measured", "System", "TimedStep"),
+    *("Fullbore", "Lanes", "Measured", "Steps", "System", "TimedStep"),
     *("measure_cells", "measure_recording", "open_lanes", "timed_step"),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Of one system in one cell, a number a round."""
+
+    step_ns: list[int] = field(default_factory=list)
+    simulated_ns: list[int] = field(default_factory=list)
+    overslept_ns: list[int] = field(default_factory=list)
+    """The most that the waits of one rank took longer than asked for."""
+
+    cpu_ns: list[int] = field(default_factory=list)
+    """Work of the processors during the step, over all threads of all ranks."""
+
+    def add(self, step: TimedStep, *, simulated_ns: int) -> None:
+        self.step_ns.append(step.step_ns)
+        self.simulated_ns.append(simulated_ns)
+        self.overslept_ns.append(step.overslept_ns)
+        self.cpu_ns.append(step.cpu_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +66,7 @@ class Measured:
 
     cell: Cell
     system: str
-    step_ns: list[int] = field(default_factory=list)
-    simulated_ns: list[int] = field(default_factory=list)
-    overslept_ns: list[int] = field(default_factory=list)
-    """The most that the waits of one rank took longer than asked for."""
-
-    cpu_ns: list[int] = field(default_factory=list)
-    """Work of the processors during the step, over all threads of all ranks."""
+    steps: Steps = field(default_factory=Steps)
 
 
 class System(Protocol):
@@ -126,10 +139,7 @@ def _measure(cell: Cell, systems: Mapping[str, System], *, mesh: Mesh, rounds: i
         durations = cell.durations(index)
         for name in Random(f"{cell}/{index}").sample(sorted(systems), len(systems)):
             step = timed_step(systems[name], durations, mesh)
-            rows[name].step_ns.append(step.step_ns)
-            rows[name].overslept_ns.append(step.overslept_ns)
-            rows[name].cpu_ns.append(step.cpu_ns)
-            rows[name].simulated_ns.append(systems[name].simulated.makespan_ns(durations))
+            rows[name].steps.add(step, simulated_ns=systems[name].simulated.makespan_ns(durations))
     return list(rows.values())
 
 

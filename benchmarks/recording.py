@@ -32,7 +32,7 @@ def main() -> None:
         found = launch(
             "overhead_ranks:measure_recording", cell, options.rounds, folder, num_ranks=options.ranks, preload=["torch"]
         )[0]
-    steps = {row.system: row.step_ns for row in found}
+    steps = {row.system: row.steps.step_ns for row in found}
     row = {
         "p": options.ranks,
         "m": options.microbatches,

@@ -86,13 +86,13 @@ def _rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
                 "KiB": row.cell.boundary_bytes >> 10,
                 "jitter": f"{row.cell.jitter:.0%}",
                 "system": row.system,
-                "simulated_ms": median(row.simulated_ns) / 1e6,
-                "step_ms": median(row.step_ns) / 1e6,
+                "simulated_ms": median(row.steps.simulated_ns) / 1e6,
+                "step_ms": median(row.steps.step_ns) / 1e6,
                 "over": _over(row).percent(of=1.0),
-                "to_torch": str(Spread.of_ratios(row.step_ns, torch.step_ns)),
+                "to_torch": str(Spread.of_ratios(row.steps.step_ns, torch.steps.step_ns)),
                 "of_torch_overhead": f"{(_over(row).median - 1) / (_over(torch).median - 1):.0%}",
-                "overslept": Spread.of_ratios(row.overslept_ns, row.simulated_ns).percent(),
-                "cpu_us_an_action": median(row.cpu_ns) / 1e3 / _actions(row.cell),
+                "overslept": Spread.of_ratios(row.steps.overslept_ns, row.steps.simulated_ns).percent(),
+                "cpu_us_an_action": median(row.steps.cpu_ns) / 1e3 / _actions(row.cell),
             }
         )
     return rows
@@ -105,10 +105,12 @@ def _summary(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         some = [row for row in measured if (row.cell.family, row.system) == (family, system)]
         pairs = [(row, _torch_of(row, measured)) for row in some]
         ratios = [
-            ours / theirs for row, torch in pairs for ours, theirs in zip(row.step_ns, torch.step_ns, strict=True)
+            ours / theirs
+            for row, torch in pairs
+            for ours, theirs in zip(row.steps.step_ns, torch.steps.step_ns, strict=True)
         ]
         worst, spread = max(
-            ((row, Spread.of_ratios(row.step_ns, torch.step_ns)) for row, torch in pairs),
+            ((row, Spread.of_ratios(row.steps.step_ns, torch.steps.step_ns)) for row, torch in pairs),
             key=lambda found: found[1].median,
         )
         rows.append(
@@ -140,7 +142,7 @@ def _torch_of(row: Measured, measured: Sequence[Measured]) -> Measured:
 
 
 def _over(row: Measured) -> Spread:
-    return Spread.of_ratios(row.step_ns, row.simulated_ns)
+    return Spread.of_ratios(row.steps.step_ns, row.steps.simulated_ns)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def _rows(measured: Sequence[SplitMeasured]) -> list[dict[str, Any]]:
     rows = []
     for row in measured:
         peer, best = _peer(row, measured), _best_torch(row.cell, measured)
-        ideal = [row.cell.ideal_ns] * len(row.step_ns)
+        ideal = [row.cell.ideal_ns] * len(row.steps.step_ns)
         actions = sum(map(len, row.contestant.schedule.orders))
         rows.append(
             {
@@ -92,14 +92,14 @@ def _rows(measured: Sequence[SplitMeasured]) -> list[dict[str, Any]]:
                 "system": row.contestant.system,
                 "order": row.contestant.order,
                 "shares": float(row.contestant.shares),
-                "simulated": round(Spread.of_ratios(row.simulated_ns, ideal).median, 4),
-                "to_ideal": str(Spread.of_ratios(row.step_ns, ideal)),
-                "over": Spread.of_ratios(row.step_ns, row.simulated_ns).percent(of=1.0),
-                "to_peer": "" if peer is None else str(Spread.of_ratios(row.step_ns, peer.step_ns)),
-                "to_best_torch": str(Spread.of_ratios(row.step_ns, best.step_ns)),
+                "simulated": round(Spread.of_ratios(row.steps.simulated_ns, ideal).median, 4),
+                "to_ideal": str(Spread.of_ratios(row.steps.step_ns, ideal)),
+                "over": Spread.of_ratios(row.steps.step_ns, row.steps.simulated_ns).percent(of=1.0),
+                "to_peer": "" if peer is None else str(Spread.of_ratios(row.steps.step_ns, peer.steps.step_ns)),
+                "to_best_torch": str(Spread.of_ratios(row.steps.step_ns, best.steps.step_ns)),
                 "best_torch": best.contestant.order,
-                "overslept": Spread.of_ratios(row.overslept_ns, row.simulated_ns).percent(),
-                "cpu_us_an_action": median(row.cpu_ns) / 1e3 / actions,
+                "overslept": Spread.of_ratios(row.steps.overslept_ns, row.steps.simulated_ns).percent(),
+                "cpu_us_an_action": median(row.steps.cpu_ns) / 1e3 / actions,
             }
         )
     return rows
@@ -121,8 +121,12 @@ def _summary(measured: Sequence[SplitMeasured]) -> list[dict[str, Any]]:
             if not pairs:
                 row |= {f"to_{column}": "", f"worst_to_{column}": "", f"worst_cell_{column}": ""}
                 continue
-            each = [(Spread.of_ratios(one.step_ns, other.step_ns).median, str(one.cell)) for one, other in pairs]
-            ratios = [a / b for one, other in pairs for a, b in zip(one.step_ns, other.step_ns, strict=True)]
+            each = [
+                (Spread.of_ratios(one.steps.step_ns, other.steps.step_ns).median, str(one.cell)) for one, other in pairs
+            ]
+            ratios = [
+                a / b for one, other in pairs for a, b in zip(one.steps.step_ns, other.steps.step_ns, strict=True)
+            ]
             worst = max(each)
             row |= {
                 f"to_{column}": str(Spread.of(ratios)),
@@ -150,7 +154,7 @@ def _torch(cell: SplitCell, order: str, measured: Sequence[SplitMeasured]) -> Sp
 
 def _best_torch(cell: SplitCell, measured: Sequence[SplitMeasured]) -> SplitMeasured:
     theirs = [one for one in measured if one.cell == cell and one.contestant.system == TORCH]
-    return min(theirs, key=lambda one: median(one.step_ns))
+    return min(theirs, key=lambda one: median(one.steps.step_ns))
 
 
 if __name__ == "__main__":

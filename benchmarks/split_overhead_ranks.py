@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from emulation import Durations, Simulated, Stopwatch
-from overhead_ranks import Fullbore, Lanes, System, open_lanes, timed_step
+from overhead_ranks import Fullbore, Lanes, Steps, System, open_lanes, timed_step
 from peers.torch_orders import TorchOrder
 from split_emulation import FULLBORE, Contestant, SplitCell, late_first_stage, stage_actions
 from torch import Tensor, nn
@@ -30,13 +30,7 @@ class SplitMeasured:
 
     cell: SplitCell
     contestant: Contestant
-    step_ns: list[int] = field(default_factory=list)
-    simulated_ns: list[int] = field(default_factory=list)
-    overslept_ns: list[int] = field(default_factory=list)
-    """The most that the waits of one rank took longer than asked for."""
-
-    cpu_ns: list[int] = field(default_factory=list)
-    """Work of the processors during the step, over all threads of all ranks."""
+    steps: Steps = field(default_factory=Steps)
 
 
 def measure_split(
@@ -65,10 +59,7 @@ def _measure(cell: SplitCell, contestants: Sequence[Contestant], *, lanes: Lanes
             step = timed_step(system, durations, lanes.mesh)
             waited = int(lanes.mesh.sum([float(system.stopwatch.asked_ns)])[0])
             assert waited == _work(contestant.schedule, durations), f"{contestant.name} waits for every action once"
-            row.step_ns.append(step.step_ns)
-            row.overslept_ns.append(step.overslept_ns)
-            row.cpu_ns.append(step.cpu_ns)
-            row.simulated_ns.append(system.simulated.makespan_ns(durations))
+            row.steps.add(step, simulated_ns=system.simulated.makespan_ns(durations))
     gc.unfreeze()
     return rows
 
