@@ -183,13 +183,17 @@ def test_of_layers_that_are_held_twice_each_rank_has_two_runs_of_one_cut() -> No
         LayerCost(f"layer{i}", t, t, t, parameter_bytes=100, activation_bytes=1) for i, t in enumerate((6, 2, 2, 2))
     ]
     found = best_partition(layers, schedule=get("dualpipe").build(2, num_microbatches=4))
-    assert len(found.layers_per_stage) == 2
+    assert found.layers_per_stage == (1, 3)
     assert found.rank_time_ns == (36, 36), "of one microbatch each way"
     assert found.speedup == pytest.approx(2.0)
     four = get("dualpipe").build(4, num_microbatches=8)
-    heavy = layers_of(9, 1, 1, 1, 1, 1, 1, 9)
-    cut = best_partition(heavy, schedule=four)
-    assert sum(cut.layers_per_stage) == 8
-    assert cut.rank_time_ns == tuple(reversed(cut.rank_time_ns)), "rank r holds the runs r and p - 1 - r"
+    uneven = layers_of(4, 1, 1, 2, 3, 1, 2, 6)
+    cut = best_partition(uneven, schedule=four)
+    assert cut.layers_per_stage == (2, 3, 2, 1)
+    assert cut.stage_time_ns == (10, 12, 6, 12)
+    assert cut.rank_time_ns == (22, 18, 18, 22), "rank r holds the runs r and p - 1 - r"
+    cuts = [(a, b, c, 8 - a - b - c) for a in range(1, 6) for b in range(1, 7 - a) for c in range(1, 8 - a - b)]
+    assert min(score.makespan for score in Judge(uneven, schedule=four).scores(np.array(cuts))) == 93
+    assert Judge(uneven, schedule=four).scores(np.array([cut.layers_per_stage]))[0].makespan == 93
     with pytest.raises(NothingFits, match="keeps every rank within 300 bytes; the nearest one needs 4"):
         best_partition(layers, schedule=get("dualpipe").build(2, num_microbatches=4), memory_bytes=300)

@@ -266,8 +266,8 @@ def test_recomputation_ahead_is_of_the_stages_that_recompute() -> None:
 
 def test_an_unknown_layer_to_recompute_is_refused_with_the_one_that_was_meant() -> None:
     for ahead in (True, False):
-        with pytest.raises(ConfigError, match=r"^recompute .*\('l1' is none of them\); the layers are 0, 1$"):
-            made(chain_model(), recompute=("l1",), recompute_ahead=ahead)
+        with pytest.raises(ConfigError, match=r"^recompute .*\('head' is none of them\); the layers are 0, 1$"):
+            made(chain_model(), recompute=("head",), recompute_ahead=ahead)
     named = torch.nn.Sequential(OrderedDict(first=torch.nn.Linear(3, 3), second=torch.nn.Linear(3, 3)))
     with pytest.raises(ConfigError, match="did you mean 'second'"):
         made(named, recompute=("secnod",))
