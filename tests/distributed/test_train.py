@@ -19,6 +19,7 @@ import pytest
 from fullbore.config.load import load_run
 from fullbore.costs.layer import read_costs
 from fullbore.plan.recipe_file import read_recipe
+from fullbore.timeline.bubble import bubble_of
 from fullbore.timeline.span import Row
 from fullbore.trace.reader import read_trace
 from tests.support.command import ROOT, TINY_LLAMA, fullbore, processes_of, run
@@ -170,26 +171,33 @@ def _metric(folder: Path, key: str) -> list[float]:
 
 @pytest.mark.parametrize(
     ("schedule", "num_layers", "step_ms", "bubble"),
-    [("1f1b", 4, 99, 3 / 11), ("interleaved-1f1b", 8, 171, 3 / 19), ("dualpipe", 4, 75, 1 / 25)],
+    [("1f1b", 4, 198, 3 / 11), ("interleaved-1f1b", 8, 342, 3 / 19), ("dualpipe", 4, 150, 1 / 25)],
 )
 def test_an_emulated_run_keeps_to_its_costs(
     schedule: str, num_layers: int, step_ms: int, bubble: float, tmp_path: Path
 ) -> None:
-    """3 ms forward and 6 ms backward a stage, p=4, m=8. One stage a rank: (8 + 3) * 9 = 99 ms and 27.3 % bubble, and a
-    little. Two: (8 + 3 / 2) * 18 = 171 ms and 15.8 %. Two streams: 25 slots of 3 ms, of which one is idle."""
-    layer = {"forward_ns": 3_000_000, "backward_input_ns": 3_000_000, "backward_weight_ns": 3_000_000}
+    """6 ms forward and 12 ms backward a stage, p=4, m=8. One stage a rank: (8 + 3) * 18 = 198 ms and 27.3 % bubble, and
+    a little. Two: (8 + 3 / 2) * 36 = 342 ms and 15.8 %. Two streams: 25 slots of 6 ms, of which one is idle.
+
+    Other work on the machine makes steps longer, by any factor, and ranks wait; so the step with the least bubble is
+    held against the prediction. Under a load of four times the cores it is within 0.07.
+    """
+    layer = {"forward_ns": 6_000_000, "backward_input_ns": 6_000_000, "backward_weight_ns": 6_000_000}
     layers = [{"name": f"l{i}", **layer, "output_bytes": 4096} for i in range(num_layers)]
     costs = tmp_path / "costs.json"
     costs.write_text(json.dumps({"layers": layers}))
-    more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=4", "pipeline.stages=4", "pipeline.microbatches=8")
+    more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=6", "pipeline.stages=4", "pipeline.microbatches=8")
     ran = fullbore("train", "--emulate", str(costs), *more, *sets(f"pipeline.schedule={schedule}"), "--json")
     assert ran.code == 0, ran.err
     answer = json.loads(ran.out)
     assert answer["predicted_step_ns"] == step_ms * 1_000_000
     assert answer["bubble_fraction_predicted"] == pytest.approx(bubble)
     assert answer["step_ns"] >= step_ms * 1_000_000
-    assert 0.5 * bubble < answer["bubble_fraction_measured"] < max(3 * bubble, 0.3)
     assert answer["loss"] is None
+    trace = read_trace(tmp_path / "r")
+    least = min(bubble_of(trace.timeline(step)).bubble_fraction for step in trace.steps)
+    predicted = answer["bubble_fraction_predicted"]
+    assert 0.5 * predicted < least < predicted + 0.1
 
 
 def test_accumulation_is_one_step_in_trace_and_prediction(tmp_path: Path) -> None:
