@@ -82,9 +82,16 @@ def test_only_stages_with_a_layer_to_recompute_have_an_r_and_it_takes_the_time_o
     assert some.predicted.stage_costs[0] == StageCost(6, 3, 3, 2)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "interleaved-1f1b", "gpipe", "auto", "zb-v", "dualpipe", "chimera"])
-def test_it_is_of_any_schedule_and_never_slower_than_inside_the_backward(name: str) -> None:
-    """Of the same cut: one that is chosen by time is chosen for either by itself."""
+@pytest.mark.parametrize(
+    ("name", "steps_ns"),
+    [
+        *(("1f1b", (76, 80)), ("zb-h1", (70, 74)), ("interleaved-1f1b", (72, 76)), ("gpipe", (76, 80))),
+        *(("auto", (70, 74)), ("zb-v", (77, 79)), ("dualpipe", (64, 64)), ("chimera", (64, 64))),
+    ],
+)
+def test_it_is_of_any_schedule_and_never_slower_than_inside_the_backward(name: str, steps_ns: tuple[int, int]) -> None:
+    """Of the same cut: one that is chosen by time is chosen for either by itself. Two streams leave nothing to gain:
+    64 is a rank's work."""
     ahead, inside = (
         resolved(schedule=name, microbatches=4, partition="equal", recompute_ahead=one) for one in (True, False)
     )
@@ -96,7 +103,7 @@ def test_it_is_of_any_schedule_and_never_slower_than_inside_the_backward(name: s
     assert inside.predicted is not None
     assert sum(ahead.predicted.bubble.busy_ns) == sum(inside.predicted.bubble.busy_ns), "the work is the same"
     assert ahead.recipe.layers_per_stage == inside.recipe.layers_per_stage
-    assert ahead.predicted.step_ns <= inside.predicted.step_ns
+    assert (ahead.predicted.step_ns, inside.predicted.step_ns) == steps_ns
 
 
 @pytest.mark.parametrize("name", ["dualpipe", "chimera"])
