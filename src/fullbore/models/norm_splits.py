@@ -19,8 +19,13 @@ from fullbore.models.weight_split import Given, WeightSplit
 
 __all__ = [
     "SMALLEST_NORM",
-    *("GemmaNormSplit", "GptOssNormSplit", "LayerNormSplit", "LlamaNormSplit", "RMSNormSplit"),
-    *("ScaleSplit", "T5NormSplit"),
+    "GemmaNormSplit",
+    "GptOssNormSplit",
+    "LayerNormSplit",
+    "LlamaNormSplit",
+    "RMSNormSplit",
+    "ScaleSplit",
+    "T5NormSplit",
 ]
 
 _LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
