@@ -29,8 +29,9 @@ from fullbore.plan.resolve import ResolvedRecipe, resolve
 from fullbore.plan.schedule import layout_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
+from fullbore.runtime.environment import local_rank, local_world_size
 from fullbore.runtime.launch import Worker
-from fullbore.runtime.mesh import Mesh, local_rank, local_world_size
+from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.timeline.instrument import Instrument
 
