@@ -10,7 +10,7 @@ from fullbore.config.run import RunConfig
 from fullbore.costs.layer import write_costs
 from fullbore.data.batches import Samples
 from fullbore.errors import DataError
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.runtime.board import evaluation_name
 from fullbore.runtime.launch import Worker
