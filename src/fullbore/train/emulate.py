@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.emulation import EmulationSettings, read_emulation
 from fullbore.costs.layer import read_costs, write_costs
@@ -61,8 +60,6 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     costs = resolved.predicted.stage_costs
     crossing = [layers[end - 1].output_bytes for end in recipe.boundaries[1:-1]]
     if rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
         write_costs(folder / "profile.json", layers, emulated=costs_path, **settings.document())
     spans = SpanList()
