@@ -24,7 +24,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, TensorSpec
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
-from fullbore.plan.schedule import layout_of
+from fullbore.plan.schedule import asked_schedule
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.emulated import EmulatedEngine, Jitter
 from fullbore.runtime.executor import Executor
@@ -50,10 +50,10 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         CostsError: the file cannot be used, or does not fit the pipeline.
     """
     layers, settings = read_costs(Path(costs_path)), read_emulation(Path(costs_path))
-    settings.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).stages_per_stream)
-    names = [layer.name for layer in layers]
-    resolved = resolve(config, costs=layers, layer_names=names, links=settings.links)
-    place = join(worker, config, device=CpuDevice())
+    asked, names = asked_schedule(config), [layer.name for layer in layers]
+    settings.require(num_ranks=config.pipeline.stages, num_stages=asked.placement.stages_per_stream)
+    resolved = resolve(config, costs=layers, layer_names=names, links=settings.links, asked=asked)
+    place = join(worker, config, layout=asked.layout(config.mesh), device=CpuDevice())
     folder, rank = Path(place.mesh.gather(run_dir)[0]), place.mesh.rank
     recipe, schedule = resolved.recipe, resolved.schedule
     assert resolved.predicted is not None, "there are costs, so there is a prediction"
