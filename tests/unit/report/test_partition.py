@@ -91,7 +91,7 @@ def test_a_run_keeps_its_cap_and_its_recomputation(ahead: bool) -> None:
     found = cut(ran=ran.recipe, schedule=None, microbatches=None)
     require_same(found, ran)
     assert found.recipe == ran.recipe
-    assert cut(ran=ran.recipe, schedule=None, ranks=2).recipe.memory_cap == 2.0, "what a run of two ranks gives auto"
+    assert cut(ran=ran.recipe, schedule=None, ranks=3).recipe.memory_cap == 3.0, "what a run of three ranks gives auto"
     assert cut(ran=ran.recipe, schedule="zb-2p").recipe.memory_cap == 8.0
 
 
