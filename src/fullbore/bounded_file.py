@@ -10,19 +10,28 @@ from pathlib import Path
 __all__ = ["MOST_BYTES", "read_bounded"]
 
 MOST_BYTES = 256 << 20
+"""Of what people write, and then some."""
+
+_PIECE = 16 << 20
+"""Read at once: Python makes room for so much before it knows that there is so much."""
 
 
-def read_bounded(path: Path) -> bytes:
+def read_bounded(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file or a pipe.
 
     Raises:
-        OSError: it cannot be read, is a device, or has more than `MOST_BYTES`; ``strerror`` says so.
+        OSError: it cannot be read, is a device, or has more than ``most_bytes``; ``strerror`` says so.
     """
+    too_large = OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MiB", str(path))
+    content = bytearray()
     with path.open("rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):
             raise OSError(errno.EINVAL, "it is a device and not a file", str(path))
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB", str(path))
-    return content
+        if status.st_size > most_bytes:
+            raise too_large
+        while piece := file.read(_PIECE):
+            content += piece
+            if len(content) > most_bytes:
+                raise too_large
+    return bytes(content)

@@ -1,4 +1,4 @@
-"""The indices of a pipeline, as distinct types, and the label that is the index of no class.
+"""The indices of a pipeline, as distinct types.
 
 They are all small non-negative integers and all sit next to each other in signatures, so the type checker
 keeps them apart. Letters used everywhere: p ranks, v chunks per rank, m microbatches per step.
@@ -6,7 +6,7 @@ keeps them apart. Letters used everywhere: p ranks, v chunks per rank, m microba
 
 from typing import NewType
 
-__all__ = ["IGNORED_LABEL", "MicrobatchIndex", "Rank", "SliceIndex", "StageIndex"]
+__all__ = ["MicrobatchIndex", "Rank", "SliceIndex", "StageIndex"]
 
 Rank = NewType("Rank", int)
 """A process with its device: 0 to p - 1 along the pipeline axis."""
@@ -19,6 +19,3 @@ MicrobatchIndex = NewType("MicrobatchIndex", int)
 
 SliceIndex = NewType("SliceIndex", int)
 """A run of tokens of a microbatch's sequences, where a schedule cuts them: 0 to s - 1 from the first token on."""
-
-IGNORED_LABEL = -100
-"""A label that does not count, as everywhere in PyTorch and transformers."""

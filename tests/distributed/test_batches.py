@@ -22,7 +22,7 @@ from tests.support.command import ROOT, run
 NAMES = (
     *("eight_samples_in_three", "two_samples_for_four", "ten_one_and_none", "labels_10_1_0", "nothing_counts"),
     *("nine_then_five", "shapes_of_rounds", "a_chain_of_uneven_lengths", "packed_documents", "each_rank_draws"),
-    *("evaluated_in_between", "not_evaluated", "narrow_evaluation", "outputs_of_a_step"),
+    *("one_rank_fails", "evaluated_in_between", "not_evaluated", "narrow_evaluation", "outputs_of_a_step"),
 )
 
 
@@ -103,6 +103,17 @@ def test_ranks_with_batches_of_their_own_are_refused(seen: dict[str, list[Any]])
         ):
             assert said.startswith(begin + problem)
         assert others[5].startswith("ModelError: every stage reads 'input_ids' from each microbatch (it holds labels)")
+
+
+def test_what_fails_on_one_rank_alone_is_heard_by_the_others(seen: dict[str, list[Any]]) -> None:
+    """Whatever it raises; and nobody waits for it."""
+    (built, read, loss), (built_there, read_there, loss_there) = seen["one_rank_fails"]
+    assert "the disk is gone" in built_there
+    assert built.startswith("ConfigError: rank 1 cannot begin: ")
+    assert "the disk is gone" in built
+    assert read_there == "OSError: the disk is gone"
+    assert read == "ConfigError: rank 1 refuses this step: OSError: the disk is gone"
+    assert loss == loss_there
 
 
 def test_evaluation_is_that_of_one_process_and_leaves_no_trace(seen: dict[str, list[Any]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fullbore.config.load import load_run
 from fullbore.data.corpus import open_corpus
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 from tests.support.command import TINY_LLAMA, fullbore
 from tests.support.ranks import on_ranks
 

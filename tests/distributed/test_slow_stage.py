@@ -18,7 +18,7 @@ _POINTS = 0.03
 FILES = {name: text for section in sections(ROOT / "docs" / "slow-stage.md") for name, text in section.files.items()}
 
 
-def rehearse(costs: Path, folder: Path, *, cut: list[int]) -> dict[str, Any]:
+def emulate(costs: Path, folder: Path, *, cut: list[int]) -> dict[str, Any]:
     """Four ranks, eight microbatches, this cut."""
     sizes = ["pipeline.stages=4", "pipeline.microbatches=8", f"pipeline.partition={cut}", f"train.steps={_STEPS}"]
     options = [part for pair in (*sizes, f"train.run_dir={folder}") for part in ("--set", pair)]
@@ -53,7 +53,7 @@ def test_the_better_cut_gives_what_is_said(
     """
     costs = tmp_path / name
     costs.write_text(FILES[name])
-    before = rehearse(costs, tmp_path / "before", cut=[2, 2, 2, 2])
+    before = emulate(costs, tmp_path / "before", cut=[2, 2, 2, 2])
     found = before["slow_stage"]
     assert (found["stage"], found["rank"], found["layers"]) == (2, 2, ["layers.4", "layers.5"])
     assert found["cause"] == "compute"
@@ -65,12 +65,12 @@ def test_the_better_cut_gives_what_is_said(
     assert found["better_layers_per_stage"] == [3, 2, 1, 2]
     assert found["predicted_step_ns"] / 1e6 == pytest.approx(predicted_ms[0], rel=0.03)
     assert found["better_step_ns"] / 1e6 == pytest.approx(predicted_ms[1], rel=0.03)
-    rehearse(costs, tmp_path / "after", cut=found["better_layers_per_stage"])
+    emulate(costs, tmp_path / "after", cut=found["better_layers_per_stage"])
     taken = {cut: passes(tmp_path / cut) for cut in ("before", "after")}
     for again in ("second", "third"):
         if abs(found["gain"] - gain_of(taken)) <= _POINTS:
             break
         for cut, layers in (("before", [2, 2, 2, 2]), ("after", [3, 2, 1, 2])):
-            rehearse(costs, tmp_path / f"{again}-{cut}", cut=layers)
+            emulate(costs, tmp_path / f"{again}-{cut}", cut=layers)
             taken[cut] += passes(tmp_path / f"{again}-{cut}")
     assert abs(found["gain"] - gain_of(taken)) <= _POINTS, f"predicted {found['gain']:.1%} of {taken}"

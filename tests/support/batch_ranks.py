@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.schedules.registry import get
+from tests.support.ranks import SQUARED_ERROR
 from tests.support.scenarios import run_scenarios
 
 VOCABULARY = 97
@@ -267,6 +268,42 @@ def each_rank_draws(mesh: Mesh) -> list[str]:
     pipeline.step([tokens(1, 5, seed=index) for index in range(4)])
     pipeline.release()
     return said
+
+
+class _Drawn(nn.Linear):
+    """A user's layer that cannot draw its weights."""
+
+    def reset_parameters(self) -> None:
+        raise OSError("the disk is gone")
+
+
+class _Unreadable(list[Microbatch]):
+    def __iter__(self) -> Iterator[Microbatch]:
+        raise OSError("the disk is gone")
+
+
+def one_rank_fails(mesh: Mesh) -> list[str]:
+    """What every rank says when somebody's own code fails on rank 1 alone: in building, and in reading a batch. Then
+    the loss of a step that all can read."""
+
+    def said(call: Callable[[], object]) -> str:
+        try:
+            call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    with torch.device("meta"):
+        layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    if mesh.rank == 1:
+        layers[1].__class__ = _Drawn
+    found = [said(lambda: pipeline_of(nn.Sequential(*layers), mesh, 2, objective=SQUARED_ERROR))]
+    pipeline = pipeline_of(llama(), mesh, 2)
+    whole = [tokens(1, 5, seed=index) for index in range(2)]
+    found.append(said(lambda: pipeline.step(_Unreadable(whole) if mesh.rank == 1 else whole)))
+    found.append(f"{pipeline.step(whole):.3f}")
+    pipeline.release()
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------- evaluation

@@ -242,8 +242,17 @@ def refusals(mesh: Mesh) -> list[str]:
         (plain, one_way, 1),
     ):
         try:
-            pipeline_of(model, mesh, microbatches=microbatches, schedule=schedule).release()
+            pipeline = pipeline_of(model, mesh, microbatches=microbatches, schedule=schedule)
+        except FullboreError as error:
+            said.append(f"{type(error).__name__}: {error}")
+            continue
+        said.append("nothing")
+        for module in pipeline.modules():
+            module.train()
+        try:
+            pipeline.step(chains.batch())
             said.append("nothing")
         except FullboreError as error:
             said.append(f"{type(error).__name__}: {error}")
+        pipeline.release()
     return said

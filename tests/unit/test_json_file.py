@@ -56,6 +56,11 @@ def test_a_model_configuration_that_is_nested_too_deeply_is_left_to_transformers
     assert known_layers(ModelConfig(hf=str(tmp_path))) is None
 
 
+def test_a_model_configuration_without_end_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").symlink_to("/dev/zero")
+    assert known_layers(ModelConfig(hf=str(tmp_path))) is None
+
+
 def test_a_trace_line_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
     path = trace_path(tmp_path, rank=0)
     path.parent.mkdir(parents=True)

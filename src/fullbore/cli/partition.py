@@ -56,8 +56,10 @@ def command(
       fullbore partition profile.json -p 4
       fullbore partition runs/first -p 4 -m 16 --memory 80GiB -o recipe.json
     """
-    if ranks < 1:
-        raise ConfigError(f"-p is a number of ranks, at least 1 (given -p {ranks})")
+    numbers = (("-p", ranks, "ranks"), ("-v", chunks, "stages a rank"), ("-m", microbatches, "microbatches"))
+    for option, given, what in numbers:
+        if given is not None and given < 1:
+            raise ConfigError(f"{option} is a number of {what}, at least 1 (given {option} {given})")
     known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
     try:
         found = partition_report(

@@ -13,6 +13,7 @@ from typing import Any, get_origin
 
 import msgspec
 
+from fullbore.bounded_file import read_bounded
 from fullbore.config.convert import convert
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
@@ -73,7 +74,7 @@ def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path).decode())
     except OSError as error:
         raise ConfigError(f"cannot read the run file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

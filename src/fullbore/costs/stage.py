@@ -45,8 +45,8 @@ class StageCost:
 
     @property
     def recomputing_inside(self) -> StageCost:
-        """The same stage where what an R does is done in the backward."""
-        return StageCost(self.forward, self.backward_input + (self.recompute or 0), self.backward_weight, 0)
+        """The same stage where what an R takes is part of the backward."""
+        return StageCost(self.forward, self.backward_input + self.of(Kind.RECOMPUTE), self.backward_weight, recompute=0)
 
     def slowed(self, slowness: float) -> StageCost:
         """The same stage where everything takes ``slowness`` times as long."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 
 __all__ = ["Piece", "Rows", "packed", "padded"]
 

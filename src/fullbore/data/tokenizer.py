@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fullbore.bounded_file import read_bounded
 from fullbore.data.document import Document
 from fullbore.data.files import need_tokenizer
 from fullbore.errors import DataError
@@ -64,7 +65,10 @@ class FileTokenizer:
 
         need_tokenizer(path)
         try:
-            self._encoder: Any = Encoder.from_file(str(path))
+            content = read_bounded(path)
+            self._encoder: Any = Encoder.from_buffer(content)
+        except OSError as error:
+            raise DataError(f"cannot read data.tokenizer {path}: {error.strerror}") from error
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"data.tokenizer {path} is not a tokenizers JSON: {error}") from None
         self._encoder.no_truncation()
@@ -73,7 +77,7 @@ class FileTokenizer:
         self.vocab_size: int = max(names.values(), default=-1) + 1
         self.separator: int | None = next((names[name] for name in _SEPARATORS if name in names), None)
         self.description = path.name
-        self.fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.fingerprint = hashlib.sha256(content).hexdigest()
 
     def encode(self, documents: Sequence[Document]) -> list[NDArray[Any]]:
         texts = [document.text.decode() for document in documents]

@@ -5,6 +5,7 @@ Every axis of a layout is named from the start; one that is not built yet is ref
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from fullbore.errors import RecipeError
@@ -66,6 +67,9 @@ class Recipe:
     """They do so before it, in an action of its own (R)."""
 
     schedule_options: dict[str, int] = field(default_factory=dict)
+    memory_cap: float | None = None
+    """Most microbatches' activations that a rank may keep, of all its layers. What is made for costs is made for it;
+    None: the recipe does not say."""
 
     def __post_init__(self) -> None:
         for name in ("microbatch_size", "microbatches", "accumulation"):
@@ -82,6 +86,8 @@ class Recipe:
                 "recompute_ahead runs the recomputation of layers before their backward, and recompute names no layer; "
                 "name some, or set it to false"
             )
+        if self.memory_cap is not None and not (self.memory_cap > 0 and math.isfinite(self.memory_cap)):
+            raise RecipeError(f"memory_cap is a finite number above 0 (memory_cap={self.memory_cap}); or leave it out")
         if min(self.layers_per_stage) < 1:
             raise RecipeError(f"every stage holds at least one layer (layers_per_stage={list(self.layers_per_stage)})")
 
@@ -92,7 +98,8 @@ class Recipe:
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """The first layer of each stage of a stream, and the number of layers at the end: p * v + 1 numbers from 0."""
+        """The first layer of each stage of a stream, and the number of layers at the end: ``stages_per_stream`` + 1
+        numbers from 0."""
         edges = [0]
         for count in self.layers_per_stage:
             edges.append(edges[-1] + count)

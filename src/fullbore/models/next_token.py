@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.token_chunks import TokenChunks

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers.models.auto import modeling_auto as auto
 
 from fullbore.errors import ModelError
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 from fullbore.models.auxiliary import auxiliary_loss
 from fullbore.models.classification import classification_objective
 from fullbore.models.layered import Microbatch, Objective

@@ -1,14 +1,14 @@
 """The registry of split backwards: which modules leave their weight gradient for later, and how.
 
-A rule is registered for a class and found by the *code* of its forward, so that it serves subclasses which inherit that
-forward, and copies: transformers writes the same RMS norm under more than a hundred names.
+A rule is registered for a class and found by its forward, so that it serves subclasses which inherit that forward, and
+copies of its *code*: transformers writes the same RMS norm under more than a hundred names.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -23,8 +23,8 @@ from fullbore.models.weight_splits import SPLITS
 
 __all__ = ["apply_weight_splits", "register_weight_split", "split_of"]
 
-_RULES: dict[CodeType, tuple[FunctionType, type[WeightSplit]]] = {}
-"""By the code of a forward. Open to registration, as `functools.singledispatch` is."""
+_RULES: dict[FunctionType, type[WeightSplit]] = {}
+"""By forward. Open to registration, as `functools.singledispatch` is."""
 
 
 def register_weight_split(kind: type[nn.Module], split: type[WeightSplit] | None) -> None:
@@ -54,7 +54,7 @@ def register_weight_split(kind: type[nn.Module], split: type[WeightSplit] | None
             del _RULES[known]
         return
     _require_split(split)
-    _RULES[known or forward.__code__] = (forward, split)
+    _RULES[known or forward] = split
 
 
 def split_of(module: nn.Module) -> type[WeightSplit] | None:
@@ -62,8 +62,8 @@ def split_of(module: nn.Module) -> type[WeightSplit] | None:
     forward = getattr(type(module), "forward", None)
     if "forward" in vars(module) or not isinstance(forward, FunctionType):
         return None
-    code = _known(forward)
-    return None if code is None else _RULES[code][1]
+    known = _known(forward)
+    return None if known is None else _RULES[known]
 
 
 def apply_weight_splits(
@@ -77,7 +77,8 @@ def apply_weight_splits(
         leave: modules that stay as they are, with all in them (compiled ones: their backward is one piece).
 
     Raises:
-        ModelError: somebody's split names a weight that a module of its class has nothing for.
+        ModelError: somebody's split names a weight that a module of its class has nothing for, or cannot be made for
+            one. No module is wrapped then.
 
     Returns:
         What takes it back; and class name -> number of modules with trainable weights of their own whose backward
@@ -96,14 +97,25 @@ def apply_weight_splits(
             whole[type(module).__name__] += 1
         else:
             found.append((module, split))
-    for module, split in found:
-        module.forward = SplitForward(split(module), module.forward, deferral)
+    made = [(module, _made(split, module)) for module, split in found]
+    for module, its in made:
+        module.forward = SplitForward(its, module.forward, deferral)
 
     def undo() -> None:
         for module, _ in found:
             vars(module).pop("forward", None)
 
     return undo, dict(whole)
+
+
+def _made(split: type[WeightSplit], module: nn.Module) -> WeightSplit:
+    try:
+        return split(module)
+    except Exception as error:
+        raise ModelError(
+            f"{split.__name__} cannot be made for a module of class {type(module).__name__} "
+            f"({type(error).__name__}: {error}); its constructor takes the module alone"
+        ) from error
 
 
 def _require_split(split: object) -> None:
@@ -126,20 +138,20 @@ def _trains(module: nn.Module) -> bool:
     return any(weight.requires_grad for owner in owners for weight in owner.parameters(recurse=False))
 
 
-def _known(forward: FunctionType) -> CodeType | None:
-    """The registered code that does what this function does."""
-    if forward.__code__ in _RULES:
-        return forward.__code__
-    for code, (registered, _) in _RULES.items():
-        if _same(registered, forward):
-            return code
-    return None
+def _known(forward: FunctionType) -> FunctionType | None:
+    """The registered function that does what this one does."""
+    if forward in _RULES:
+        return forward
+    return next((registered for registered in _RULES if _same(registered, forward)), None)
 
 
 def _same(one: FunctionType, other: FunctionType) -> bool:
-    """Same instructions on the same names, and the globals among these are the same objects."""
+    """Same instructions on the same names, same defaults, and the globals among the names are the same objects. What a
+    function closes over may differ though its code does not, so none that does is another's copy."""
     a, b = one.__code__, other.__code__
     if (a.co_code, a.co_names, a.co_varnames, a.co_consts) != (b.co_code, b.co_names, b.co_varnames, b.co_consts):
+        return False
+    if (one.__defaults__, one.__kwdefaults__) != (other.__defaults__, other.__kwdefaults__):
         return False
     if a.co_freevars or b.co_freevars:
         return False

@@ -11,7 +11,8 @@ __all__ = ["with_recipe"]
 
 
 def with_recipe(config: RunConfig, recipe: Recipe) -> RunConfig:
-    """The configuration that runs exactly this recipe. Text, model, optimizer and lengths stay as they are.
+    """The configuration that runs exactly this recipe. Text, model, optimizer and lengths stay as they are. So does
+    the memory cap where the recipe names none, as for a schedule whose order does not depend on it.
 
     Raises:
         ConfigError: the result contradicts itself.
@@ -30,6 +31,7 @@ def with_recipe(config: RunConfig, recipe: Recipe) -> RunConfig:
         microbatches=recipe.microbatches,
         schedule=recipe.schedule,
         options=dict(recipe.schedule_options),
+        memory_cap=config.pipeline.memory_cap if recipe.memory_cap is None else recipe.memory_cap,
         partition=recipe.layers_per_stage,
         recompute=recipe.recompute or "none",
         recompute_ahead=recipe.recompute_ahead,

@@ -12,7 +12,7 @@ from fullbore.errors import ConfigError, PartitionError
 from fullbore.models.hf_folder import need_config
 from fullbore.partition.equal import equal
 from fullbore.plan.known_layers import known_layers
-from fullbore.plan.schedule import layout_of, schedule_of
+from fullbore.plan.schedule import AskedSchedule, asked_schedule
 from fullbore.synthesis.catalogue import CATALOGUE
 
 __all__ = ["check_before_start", "check_emulation", "check_inputs"]
@@ -24,8 +24,9 @@ def check_before_start(config: RunConfig) -> None:
     Raises:
         ConfigError, RecipeError, ScheduleError: says what would be valid.
     """
-    layout_of(config)
-    schedule_of(config)
+    asked = asked_schedule(config)
+    asked.layout(config.mesh)
+    asked.make()
     if config.train.checkpoint_every:
         raise ConfigError(
             f"checkpoints are not built yet: leave train.checkpoint_every at 0 (given {config.train.checkpoint_every})"
@@ -44,7 +45,7 @@ def check_inputs(config: RunConfig) -> None:
         need_config(Path(config.model.hf))
     layers = known_layers(config.model)
     if layers is not None:
-        _need_layers(config, layers=layers)
+        _need_layers(config, asked_schedule(config), layers=layers)
 
 
 def check_emulation(config: RunConfig, costs: Path) -> None:
@@ -54,13 +55,14 @@ def check_emulation(config: RunConfig, costs: Path) -> None:
         CostsError: the file cannot be used, or its links and faults do not fit the pipeline.
         PartitionError: as `check_inputs`, for the layers of the file.
     """
-    _need_layers(config, layers=len(read_costs(costs)))
-    stages = layout_of(config).stages_per_stream
+    asked = asked_schedule(config)
+    _need_layers(config, asked, layers=len(read_costs(costs)))
+    stages = asked.placement.stages_per_stream
     read_emulation(costs).require(num_ranks=config.pipeline.stages, num_stages=stages)
 
 
-def _need_layers(config: RunConfig, *, layers: int) -> None:
-    num_stages, ranks, given = layout_of(config).stages_per_stream, config.pipeline.stages, config.pipeline.partition
+def _need_layers(config: RunConfig, asked: AskedSchedule, *, layers: int) -> None:
+    num_stages, ranks, given = asked.placement.stages_per_stream, config.pipeline.stages, config.pipeline.partition
     chunks = num_stages // ranks
     entry = CATALOGUE.get(config.pipeline.schedule)
     takes_fewer = chunks > 1 and entry is not None and entry.takes_chunks

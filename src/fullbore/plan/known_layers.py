@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fullbore.bounded_file import read_bounded
 from fullbore.config.run import ModelConfig
 from fullbore.json_file import parse_json
 
@@ -45,7 +46,7 @@ def _is_plain(document: dict[str, Any]) -> bool:
 def _document(path: Path) -> dict[str, Any]:
     """What cannot be read is for the ranks to complain about: they read it with transformers."""
     try:
-        document = parse_json(path.read_text(encoding="utf-8"))
+        document = parse_json(read_bounded(path).decode())
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

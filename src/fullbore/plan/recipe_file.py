@@ -33,10 +33,12 @@ class RecipeFile:
 
 
 def recipe_document(recipe: Recipe, *, stage_costs: Sequence[StageCost] | None = None) -> dict[str, Any]:
-    """The JSON document of a recipe. Streams are named where there are two."""
+    """The JSON document of a recipe. Streams are named where there are two, a memory cap where there is one."""
     document = asdict(recipe)
     if recipe.layout.streams == 1:
         del document["layout"]["streams"]
+    if recipe.memory_cap is None:
+        del document["memory_cap"]
     if stage_costs is not None:
         document["stage_costs"] = [asdict(cost) for cost in stage_costs]
     return document

@@ -26,7 +26,7 @@ from fullbore.partition.in_flight import in_flight
 from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import Partition, evaluate
 from fullbore.plan.recompute import recomputed_layers, with_recompute
-from fullbore.plan.schedule import follows_costs, layout_of, schedule_for_stages, schedule_of
+from fullbore.plan.schedule import AskedSchedule, asked_schedule
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import Bubble, bubble_of
@@ -74,6 +74,7 @@ def resolve(
     costs: Sequence[LayerCost] | None,
     layer_names: Sequence[str],
     links: Sequence[Link] = (),
+    asked: AskedSchedule | None = None,
 ) -> ResolvedRecipe:
     """Decide everything a run needs.
 
@@ -81,6 +82,7 @@ def resolve(
         costs: of the layers, without recomputation, for one microbatch; None where nothing was measured.
         layer_names: of the model, in order; those of ``costs`` must be the same.
         links: one for each stage boundary of a stream, as far as known.
+        asked: the configuration's schedule, where the caller has looked it up.
 
     Raises:
         ConfigError: the run file asks for what does not exist or does not fit the model; says what would.
@@ -93,23 +95,24 @@ def resolve(
             f"model: {list(layer_names)}); profile this model again"
         )
     sizes, pipeline = batch_sizes(config), config.pipeline
-    schedule = schedule_of(config)
+    asked = asked_schedule(config) if asked is None else asked
+    schedule = asked.make()
     recomputed = recomputed_layers(pipeline.recompute, layer_names=layer_names)
     ahead = bool(recomputed) and (pipeline.recompute_ahead or schedule.recomputes)
     layers = None if costs is None else with_recompute(costs, names=recomputed, ahead=ahead)
     cut_for = recompute_ahead(schedule) if ahead and not schedule.recomputes else schedule
     counts, partition = _cut(config, layers=layers, schedule=cut_for, num_layers=len(layer_names), links=links)
     stages = None if layers is None else _Stages.of(layers, counts, links=links, placement=schedule.placement)
-    if stages is not None and follows_costs(config):
+    if stages is not None and asked.follows_costs:
         inside = [cost.recomputing_inside for cost in stages.costs]
-        schedule = schedule_for_stages(config, stages=inside, links=stages.links, message_bytes=stages.message_bytes)
+        schedule = asked.make(stages=inside, links=stages.links, message_bytes=stages.message_bytes)
     if ahead and not schedule.recomputes:
         held = stages_holding(
             recomputed, layer_names=layer_names, layers_per_stage=counts, placement=schedule.placement
         )
         schedule = recompute_ahead(schedule, stages=held)
     recipe = Recipe(
-        layout=layout_of(config),
+        layout=asked.layout(config.mesh),
         microbatch_size=sizes.microbatch_size,
         microbatches=sizes.microbatches,
         layers_per_stage=counts,
@@ -118,6 +121,7 @@ def resolve(
         recompute=recomputed,
         recompute_ahead=ahead,
         schedule_options=dict(pipeline.options),
+        memory_cap=None if asked.memory_cap is None else float(asked.memory_cap),
     )
     predicted = None
     if stages is not None and partition is not None:

@@ -9,12 +9,13 @@ Recomputations ahead of the backward are put in later: which stages have them de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
-from fullbore.config.run import RunConfig, batch_sizes
+from fullbore.config.run import MeshConfig, RunConfig, batch_sizes
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, ScheduleError
@@ -27,23 +28,83 @@ from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.ir.validate import validate
 from fullbore.schedules.costs import ScheduleCosts
-from fullbore.schedules.entry import ScheduleEntry
-from fullbore.schedules.sizes import Sizes
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get
 
-__all__ = ["follows_costs", "layout_of", "placement_of", "schedule_for_stages", "schedule_of"]
+__all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file"]
 
 
-def schedule_of(config: RunConfig) -> Schedule:
-    """Build it for the configured ranks, chunks, options and microbatches, and equal stages.
+@dataclass(frozen=True, slots=True)
+class AskedSchedule:
+    """A schedule at the sizes of a run. Its stages are known; its order is made for what they take."""
+
+    name: str
+    placement: Placement
+    memory_cap: Fraction | None
+    """Most shares of memory a rank may keep; None: what the schedule keeps by itself."""
+
+    follows_costs: bool
+    """Does the order depend on what the stages take?"""
+
+    construct: Callable[[ScheduleCosts], Schedule]
+
+    def make(
+        self, *, stages: Sequence[StageCost] = (), links: Sequence[Link] = (), message_bytes: Sequence[int] = ()
+    ) -> Schedule:
+        """The order, for these stages where it depends on them; none: equal stages and free links.
+
+        Raises:
+            ScheduleError: it keeps more than the cap, or nothing fits under it.
+        """
+        costs = ScheduleCosts.of(
+            self.placement,
+            stages=stages,
+            links=links,
+            message_bytes=message_bytes or 0,
+            memory_cap=self.memory_cap,
+        )
+        made = self.construct(costs).in_turn()
+        if self.memory_cap is not None and max(kept := peak_shares(made)) > self.memory_cap:
+            raise ScheduleError(
+                f"{self.name} keeps the activations of {float(max(kept)):g} microbatches on rank "
+                f"{kept.index(max(kept))}, above pipeline.memory_cap={float(self.memory_cap):g}; raise it, or use "
+                "another schedule"
+            )
+        return made
+
+    def layout(self, mesh: MeshConfig) -> Layout:
+        """The layout with the schedule's stages per rank. Raises `RecipeError` for an axis that is not built yet."""
+        placement = self.placement
+        return Layout(
+            placement.num_ranks,
+            placement.num_stages // placement.num_ranks,
+            mesh.tensor,
+            mesh.data,
+            mesh.context,
+            mesh.expert,
+            placement.num_streams,
+        )
+
+
+def asked_schedule(config: RunConfig) -> AskedSchedule:
+    """Look it up, or read its file, once: who asks passes the answer on.
 
     Raises:
         ConfigError: a list of layers a stage that is not as long as the schedule has stages.
-        ScheduleError: there is no such schedule, not for these sizes, or it keeps more than ``pipeline.memory_cap``.
+        InvalidSchedule: the file breaks a rule.
+        ScheduleError: there is no such schedule, or not for these sizes.
     """
-    asked = _asked(config)
+    entry = CATALOGUE.get(config.pipeline.schedule)
+    if entry is not None and not entry.runnable:
+        known = ", ".join(name for name, one in CATALOGUE.items() if one.runnable)
+        raise ScheduleError(f"{entry.name} is drawn and simulated, and cannot be run; use one of: {known}")
+    return drawn_schedule(config)
+
+
+def drawn_schedule(config: RunConfig) -> AskedSchedule:
+    """The same, and also what is drawn and simulated only. Raises as `asked_schedule`."""
+    asked = _filed(config) if is_file(config.pipeline.schedule) else _named(config)
     given, placement = config.pipeline.partition, asked.placement
     wanted = placement.stages_per_stream
     if isinstance(given, tuple) and len(given) != wanted:
@@ -53,124 +114,54 @@ def schedule_of(config: RunConfig) -> Schedule:
             f"({len(given)} given: {list(given)}; stages={ranks}, chunks={placement.num_stages // ranks}); "
             f'give {wanted} numbers, or a word such as "equal"'
         )
-    return _within_cap(asked.make(config, stages=(), links=(), message_bytes=()).in_turn(), config)
+    return asked
 
 
-def schedule_for_stages(
-    config: RunConfig, *, stages: Sequence[StageCost], links: Sequence[Link], message_bytes: Sequence[int]
-) -> Schedule:
-    """The same, made for these stage times where it depends on them. Raises as `schedule_of`."""
-    made = _asked(config).make(config, stages=stages, links=links, message_bytes=message_bytes)
-    return _within_cap(made.in_turn(), config)
+def is_file(schedule: str) -> bool:
+    """Is it the name of a file rather than of a schedule?"""
+    path = Path(schedule)
+    return schedule not in CATALOGUE and (bool(path.suffix) or len(path.parts) > 1)
 
 
-def follows_costs(config: RunConfig) -> bool:
-    """Does the order depend on what the stages take?"""
-    asked = _asked(config)
-    return isinstance(asked, _Named) and asked.entry.cost_driven
-
-
-def placement_of(config: RunConfig) -> Placement:
-    """Where its stages are. Raises `ScheduleError`: there is no such schedule, or not for these sizes."""
-    return _asked(config).placement
-
-
-def layout_of(config: RunConfig) -> Layout:
-    """The layout with the schedule's stages per rank.
-
-    Raises:
-        ScheduleError: there is no such schedule, or not for these sizes.
-        RecipeError: an axis that is not built yet.
-    """
-    ranks, mesh, placement = config.pipeline.stages, config.mesh, placement_of(config)
-    return Layout(
-        ranks,
-        placement.num_stages // ranks,
-        mesh.tensor,
-        mesh.data,
-        mesh.context,
-        mesh.expert,
-        placement.num_streams,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
+def _named(config: RunConfig) -> AskedSchedule:
     """A registered schedule at the configured sizes."""
-
-    entry: ScheduleEntry
-    sizes: Sizes
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
-    def placement(self) -> Placement:
-        return self.entry.place(self.sizes)
-
-    def make(
-        self,
-        config: RunConfig,
-        *,
-        stages: Sequence[StageCost],
-        links: Sequence[Link],
-        message_bytes: Sequence[int],
-    ) -> Schedule:
-        if not self.entry.cost_driven:
-            return self.entry.make(self.sizes)
-        given = config.pipeline.memory_cap
-        cap = cap_of_a_run(self.entry, self.sizes) if given is None else Fraction(given)
-        costs = ScheduleCosts.of(
-            self.placement,
-            stages=stages,
-            links=links,
-            message_bytes=message_bytes or 0,
-            memory_cap=cap,
-        )
-        return self.entry.make(self.sizes, costs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Filed:
-    """What a file says."""
-
-    schedule: Schedule
-
-    @property
-    def name(self) -> str:
-        return self.schedule.name
-
-    @property
-    def placement(self) -> Placement:
-        return self.schedule.placement
-
-    def make(
-        self,
-        config: RunConfig,
-        *,
-        stages: Sequence[StageCost],
-        links: Sequence[Link],
-        message_bytes: Sequence[int],
-    ) -> Schedule:
-        del config, stages, links, message_bytes
-        return self.schedule
-
-
-def _asked(config: RunConfig) -> _Named | _Filed:
     pipeline = config.pipeline
-    path = Path(pipeline.schedule)
-    if pipeline.schedule not in CATALOGUE and (path.suffix or len(path.parts) > 1):
-        return _Filed(_read(path, config))
     entry = get(pipeline.schedule)
-    microbatches = batch_sizes(config).microbatches
-    if not entry.runnable:
-        known = ", ".join(name for name, one in CATALOGUE.items() if one.runnable)
-        raise ScheduleError(f"{entry.name} is drawn and simulated, and cannot be run; use one of: {known}")
     sizes = entry.sizes(
-        pipeline.stages, num_microbatches=microbatches, num_chunks=pipeline.chunks, options=pipeline.options
+        pipeline.stages,
+        num_microbatches=batch_sizes(config).microbatches,
+        num_chunks=pipeline.chunks,
+        options=pipeline.options,
     )
-    return _Named(entry, sizes)
+    return AskedSchedule(
+        name=entry.name,
+        placement=entry.place(sizes),
+        memory_cap=_cap(config) or cap_of_a_run(entry, sizes),
+        follows_costs=entry.cost_driven,
+        construct=partial(entry.make, sizes),
+    )
+
+
+def _filed(config: RunConfig) -> AskedSchedule:
+    """What a file says, action by action."""
+    schedule = _read(Path(config.pipeline.schedule), config)
+
+    def as_it_is(costs: ScheduleCosts) -> Schedule:
+        del costs
+        return schedule
+
+    return AskedSchedule(
+        name=schedule.name,
+        placement=schedule.placement,
+        memory_cap=_cap(config),
+        follows_costs=False,
+        construct=as_it_is,
+    )
+
+
+def _cap(config: RunConfig) -> Fraction | None:
+    given = config.pipeline.memory_cap
+    return None if given is None else Fraction(given)
 
 
 def _read(path: Path, config: RunConfig) -> Schedule:
@@ -201,14 +192,4 @@ def _read(path: Path, config: RunConfig) -> Schedule:
     ):
         if given is not None and given != its:
             raise ScheduleError(f"{path} has {its} {key} and pipeline.{key} is {given}; set pipeline.{key}={its}")
-    return schedule
-
-
-def _within_cap(schedule: Schedule, config: RunConfig) -> Schedule:
-    cap = config.pipeline.memory_cap
-    if cap is not None and max(kept := peak_shares(schedule)) > cap:
-        raise ScheduleError(
-            f"{schedule.name} keeps the activations of {float(max(kept)):g} microbatches on rank "
-            f"{kept.index(max(kept))}, above pipeline.memory_cap={cap:g}; raise it, or use another schedule"
-        )
     return schedule

@@ -12,14 +12,15 @@ from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
 from fullbore.costs.streams import links_over, sizes_over
 from fullbore.diagnose.slow_stage import SlowStage
-from fullbore.errors import CostsError, RecipeError, ScheduleError, TraceError
+from fullbore.errors import CostsError, InputError, TraceError
 from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.plan.recompute import ahead_in_stages
-from fullbore.plan.schedule import placement_of, schedule_for_stages
+from fullbore.plan.schedule import asked_schedule
 from fullbore.report.summary import render_summary
+from fullbore.said import first_line
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
@@ -39,7 +40,8 @@ def render_run(result: TrainResult, *, width: int) -> str:
 
 
 def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = None) -> str:
-    """The median step of a finished run, drawn and accounted for, beside what the plan predicted.
+    """The median step of a finished run, drawn and accounted for, beside what the plan predicted or why
+    nothing is.
 
     ``slow_stage``: what the run has found.
 
@@ -48,9 +50,14 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
     """
     trace = read_trace(run_dir)
     step = median_step(trace)
-    return render_summary(
+    predicted, without = None, ""
+    try:
+        predicted = predicted_timeline(run_dir)
+    except InputError as error:  # an order in a file that is gone, say, or a run file that was edited since
+        without = f"\nno prediction: {first_line(error).removesuffix(':')}\n"
+    summary = render_summary(
         trace.timeline(step),
-        predicted=predicted_timeline(run_dir),
+        predicted=predicted,
         width=width,
         slow_stage=slow_stage,
         run_dir=run_dir,
@@ -58,27 +65,28 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
         schedule=trace.schedule,
         clock_uncertainty_ns=trace.clock_uncertainty_ns,
     )
+    return summary + without
 
 
 def predicted_timeline(run_dir: Path) -> Timeline | None:
-    """One step by the plan's stage costs, pass after pass; None where the plan has no costs, or its schedule is gone.
+    """One step by the plan's stage costs, pass after pass; None where there is no plan, or it has no costs.
 
     Links are free but for those of an emulated run, which its profile names.
+
+    Raises:
+        InputError: plan and run file cannot be read or do not fit together, or the file with the schedule is gone.
     """
-    try:
-        plan = read_recipe(run_dir / "plan.json")
-    except RecipeError:
+    if not (run_dir / "plan.json").exists():
         return None
+    plan = read_recipe(run_dir / "plan.json")
     if plan.stage_costs is None:
         return None
     recipe, given = plan.recipe, run_dir / "run.toml"
     config = with_recipe(load_run(given) if given.exists() else RunConfig(), recipe)
-    inside = [cost.recomputing_inside for cost in plan.stage_costs]
-    try:
-        links, sizes = _links(run_dir / "profile.json", recipe, placement=placement_of(config))
-        schedule = schedule_for_stages(config, stages=inside, links=links, message_bytes=sizes)
-    except ScheduleError:  # a file that is no longer there
-        return None
+    asked = asked_schedule(config)
+    links, sizes = _links(run_dir / "profile.json", recipe, placement=asked.placement)
+    inside = [cost.recomputing_inside if recipe.recompute_ahead else cost for cost in plan.stage_costs]
+    schedule = asked.make(stages=inside, links=links, message_bytes=sizes)
     if recipe.recompute_ahead and not schedule.recomputes:
         schedule = ahead_in_stages(schedule, costs=plan.stage_costs)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)

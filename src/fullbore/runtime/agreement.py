@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -15,7 +16,9 @@ from fullbore.errors import ConfigError, InputError
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["require_same", "same_microbatches"]
+__all__ = ["all_or_none", "require_same", "same_microbatches"]
+
+_T = TypeVar("_T")
 
 
 def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
@@ -30,6 +33,23 @@ def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
             )
 
 
+def all_or_none(make: Callable[[], _T], *, mesh: Mesh) -> _T:
+    """What ``make`` gives on this rank, once it has given something on every rank. Every rank calls this.
+
+    Raises:
+        Exception: what ``make`` raises on this rank.
+        ConfigError: it raised on another one only; says what.
+    """
+    problem: Exception | None = None
+    made: list[_T] = []
+    try:
+        made.append(make())
+    except Exception as error:
+        problem = error
+    _raise_together(problem, doing="cannot begin", mesh=mesh)
+    return made[0]
+
+
 def same_microbatches(cut: Callable[[], Sequence[Microbatch]], *, mesh: Mesh) -> Sequence[Microbatch]:
     """What ``cut`` gives on this rank, once every rank has been given the same.
 
@@ -37,31 +57,39 @@ def same_microbatches(cut: Callable[[], Sequence[Microbatch]], *, mesh: Mesh) ->
     for it). A rank that cannot cut its batch still takes part: then nobody is left waiting for it.
 
     Raises:
-        InputError: this rank cannot cut its batch.
+        Exception: this rank cannot cut its batch.
         ConfigError: another one cannot, with what it says; or it has been given another batch.
     """
     if mesh.num_ranks == 1:
         return cut()
-    problem: InputError | None = None
+    problem: Exception | None = None
     microbatches: Sequence[Microbatch] = ()
+    digest = 0.0
     try:
         microbatches = cut()
-    except InputError as error:
+        digest = float(_digest(microbatches))
+    except Exception as error:
         problem = error
-    digest = float(_digest(microbatches))
     least, most, failed = mesh.max([-digest, digest, float(problem is not None)])
     if failed:
-        said = mesh.gather(None if problem is None else str(problem))
-        if problem is not None:
-            raise problem
-        rank = next(rank for rank, sentence in enumerate(said) if sentence is not None)
-        raise ConfigError(f"rank {rank} refuses this step: {said[rank]}")
+        _raise_together(problem, doing="refuses this step", mesh=mesh)
     if -least != most:
         raise ConfigError(
             "every rank reads the same batch, and these ranks were given different ones (in size or content); draw "
             "samples from one seed on all ranks"
         )
     return microbatches
+
+
+def _raise_together(problem: Exception | None, *, doing: str, mesh: Mesh) -> None:
+    """Raise on every rank if any has a problem: there its own, elsewhere what the first one says."""
+    own = problem is None or isinstance(problem, InputError)
+    said = mesh.gather(None if problem is None else f"{'' if own else type(problem).__name__ + ': '}{problem}")
+    if problem is not None:
+        raise problem
+    rank = next((rank for rank, sentence in enumerate(said) if sentence is not None), None)
+    if rank is not None:
+        raise ConfigError(f"rank {rank} {doing}: {said[rank]}")
 
 
 def _digest(microbatches: Sequence[Microbatch]) -> int:

@@ -17,7 +17,8 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
-from fullbore.runtime.mesh import Mesh, local_rank
+from fullbore.runtime.environment import local_rank
+from fullbore.runtime.mesh import Mesh
 from fullbore.timeline.instrument import Instrument
 
 __all__ = ["require_kinds", "require_layers_of", "required_device"]

@@ -14,7 +14,8 @@ from fullbore.models.layered import LayeredModel, Objective
 from fullbore.partition.equal import equal
 from fullbore.partition.holding import stages_holding
 from fullbore.runtime.device import Device
-from fullbore.runtime.mesh import Mesh, world_size
+from fullbore.runtime.environment import world_size
+from fullbore.runtime.mesh import Mesh
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.synthesis.auto import cap_of_a_run

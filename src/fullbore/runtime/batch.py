@@ -8,8 +8,10 @@ sum over one count, so that no slice weighs more than its items.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -87,12 +89,12 @@ def counted(microbatches: Sequence[Microbatch], objective: Objective) -> int:
 
     Raises:
         ConfigError: a microbatch lacks what ``Objective.count`` reads.
-        ModelError: it gives something else than numbers whose sum is whole and not negative.
+        ModelError: it gives something else than finite numbers whose sum is whole and not negative.
     """
     total: float = 0
     for index, microbatch in enumerate(microbatches):
         try:
-            total += objective.count(microbatch)
+            items: object = objective.count(microbatch)
         except KeyError as error:
             if not error.args or error.args[0] in microbatch:
                 raise  # of something else
@@ -100,9 +102,18 @@ def counted(microbatches: Sequence[Microbatch], objective: Objective) -> int:
                 f"Objective.count reads {error.args[0]!r} from each microbatch, and microbatch {index} does not have "
                 f"it (it is {_shapes(microbatch)}); add it"
             ) from error
+        total += _number(items, index)
     if total < 0 or total != int(total):
         raise ModelError(f"Objective.count gives whole numbers of at least 0 (their sum is {total})")
     return int(total)
+
+
+def _number(items: object, index: int) -> float:
+    one = isinstance(items, Real) or (isinstance(items, Tensor) and items.numel() == 1)
+    number = float(items) if one else math.nan  # type: ignore[arg-type]
+    if not math.isfinite(number):
+        raise ModelError(f"Objective.count gives a number for each microbatch (microbatch {index}: {items!r:.100})")
+    return number
 
 
 def _require_values(batch: Mapping[str, object], name: str) -> None:

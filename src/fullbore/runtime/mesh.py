@@ -7,8 +7,6 @@ norms, clocks) travel over gloo on the CPU, whatever carries the activations.
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,47 +17,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout  # there is no public way; torchtitan uses it too
-from torch.distributed.rendezvous import rendezvous
 
 from fullbore.errors import ConfigError, NeighborLost, TransferStalled
 from fullbore.ir.recipe import Layout
 from fullbore.runtime.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device
+from fullbore.runtime.environment import world_size
+from fullbore.runtime.rendezvous import make_group
 from fullbore.runtime.torch_errors import attempt
 from fullbore.runtime.transport import PeerLost, TransferTimeout
 from fullbore.timeline.clock import ClockOffset
 
-__all__ = ["Mesh", "from_environment", "local_rank", "local_world_size", "world_size"]
-
-_MET: dict[str, tuple[dist.Store, int]] = {}  # type: ignore[name-defined]
-"""By address: the store of this process's groups, and how many there have been."""
+__all__ = ["Mesh"]
 
 _AXES = ("pipeline", "data", "context", "expert", "tensor")
 _T = TypeVar("_T")
-
-
-def local_rank() -> int:
-    """This process's number on this machine, as torchrun gives it; 0 outside a group."""
-    return from_environment("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
-
-
-def world_size() -> int:
-    """How many processes the environment speaks of; 1 outside a group."""
-    return from_environment("WORLD_SIZE") if "WORLD_SIZE" in os.environ else 1
-
-
-def local_world_size() -> int:
-    """How many processes of the group run on this machine; 1 outside a group."""
-    return from_environment("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else 1
-
-
-def from_environment(name: str) -> int:
-    """A number that the launcher sets. Raises ConfigError where it is none."""
-    value = os.environ.get(name)
-    if value is None or not value.isdecimal():
-        raise ConfigError(f"the environment variable {name} is a whole number ({name}={value!r}); torchrun sets it")
-    return int(value)
 
 
 class Mesh:
@@ -70,7 +43,8 @@ class Mesh:
     ``board``: told when this rank waits for the others, so that it is not taken for one that is stuck.
 
     Raises:
-        ConfigError: the world has another number of ranks than the layout.
+        ConfigError: the world has another number of ranks than the layout, or its ranks cannot meet: the address that
+            the environment names is taken by something else.
     """
 
     def __init__(
@@ -104,7 +78,7 @@ class Mesh:
             return
         if not dist.is_initialized():
             backend = "gloo" if device.backend == "gloo" else f"cpu:gloo,cuda:{device.backend}"
-            _make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP_FACTOR * timeout_s)
+            make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP_FACTOR * timeout_s)
             self._owns_group = True
         axes = tuple(axis for axis in _AXES if axis == "pipeline" or getattr(layout, axis) > 1)
         sizes = tuple(getattr(layout, axis) for axis in axes)
@@ -223,62 +197,3 @@ class Mesh:
         self.together(lambda: dist.all_reduce(tensor, op=operation, group=self._steps))
         reduced: list[float] = tensor.tolist()
         return reduced
-
-
-def _make_group(
-    backend: str,
-    *,
-    store: dist.Store | None,  # type: ignore[name-defined]
-    num_ranks: int,
-    timeout_s: float,
-) -> None:
-    """The default group, over ``store`` or over the one that MASTER_ADDR and MASTER_PORT name.
-
-    A store that outlives a group (torchrun's does) still has its addresses: each group has keys of its own.
-    """
-    if store is None:
-        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        made = _MET.get(address)
-        shared, count = (_meet(timeout_s), 0) if made is None else made
-        _MET[address] = (shared, count + 1)
-        store = dist.PrefixStore(f"fullbore-{count}", shared)  # type: ignore[attr-defined]
-    rank, timeout = from_environment("RANK"), timedelta(seconds=timeout_s)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
-
-
-def _meet(timeout_s: float) -> dist.Store:  # type: ignore[name-defined]
-    """The store of the group that the environment names.
-
-    A client of torch's store waits for ever where something else listens on the port and says nothing. So it meets in
-    a thread, which is left behind then.
-
-    Raises:
-        ConfigError: the port is taken by something else.
-    """
-    found: list[Any] = []
-
-    def meet() -> None:
-        try:
-            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
-            store.set_timeout(timedelta(seconds=timeout_s))
-            found.append(store)
-        except Exception as error:
-            found.append(error)
-
-    meeting = threading.Thread(target=meet, name="fullbore-rendezvous", daemon=True)
-    meeting.start()
-    meeting.join(timeout_s + 1.0)
-    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    if not found:
-        raise ConfigError(
-            f"something listens on MASTER_ADDR:MASTER_PORT = {address} and does not answer as rank 0 does; choose a "
-            "port that is free on rank 0's machine"
-        )
-    if not isinstance(found[0], Exception):
-        return found[0]
-    if "EADDRINUSE" in str(found[0]) or "address already in use" in str(found[0]).lower():
-        raise ConfigError(
-            f"rank 0 listens on MASTER_PORT, and that is in use on its machine (MASTER_ADDR:MASTER_PORT = {address}); "
-            "choose another port for all ranks"
-        ) from found[0]
-    raise found[0]

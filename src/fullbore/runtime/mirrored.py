@@ -16,20 +16,19 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.statistics import counts_its_input
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["require_mirrorable", "share_buffers"]
+__all__ = ["require_no_statistics", "share_buffers"]
 
 
-def require_mirrorable(modules: Iterable[nn.Module], *, schedule: Schedule, mesh: Mesh) -> None:
-    """Every rank calls this with its stages; with one stream nothing is asked of them.
+def require_no_statistics(modules: Iterable[nn.Module], *, schedule: Schedule) -> None:
+    """With one stream nothing is asked of a rank's stages.
 
     Raises:
-        ModelError: on every rank, if any module counts its input into running statistics.
+        ModelError: a module counts its input into running statistics.
     """
     if schedule.placement.num_streams == 1:
         return
     parts = [part for module in modules for part in module.modules()]
-    here = sorted({type(part).__name__ for part in parts if counts_its_input(part)})
-    found = sorted({name for names in mesh.gather(here) for name in names})
+    found = sorted({type(part).__name__ for part in parts if counts_its_input(part)})
     if found:
         raise ModelError(
             f"{schedule.name} holds the model twice, and {', '.join(found)} keeps running statistics: each copy would "

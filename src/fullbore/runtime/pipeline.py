@@ -23,9 +23,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import ConfigError
-from fullbore.ids import Rank
-from fullbore.ir.lower import lower
+from fullbore.errors import ConfigError, InputError
 from fullbore.ir.schedule import Schedule
 from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
@@ -39,24 +37,16 @@ from fullbore.runtime.arguments import (
     schedule_for,
     with_recomputations,
 )
+from fullbore.runtime.assembly import assembled
 from fullbore.runtime.batch import Batch, counted, microbatches_of
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm, require_max_norm
 from fullbore.runtime.device import Device
-from fullbore.runtime.evaluation import Evaluation
-from fullbore.runtime.executor import Executor
-from fullbore.runtime.gradients import GradientStore
-from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.mirrored import require_mirrorable, share_buffers
-from fullbore.runtime.outputs import Output, OutputTap, require_output
-from fullbore.runtime.recorder import StepRecorder
-from fullbore.runtime.step_guard import StepGuard
-from fullbore.runtime.tied import TiedGradients, holders_of
-from fullbore.runtime.torch_transport import TorchTransport
-from fullbore.runtime.trainable import Trainable
-from fullbore.timeline.instrument import Fanout, Instrument, SpanList
+from fullbore.runtime.mirrored import require_no_statistics
+from fullbore.runtime.outputs import Output, require_output
+from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
 
@@ -126,115 +116,63 @@ class Pipeline:
         self._device = required_device(device)
         self._owns_mesh = mesh is None
         self._mesh = mesh if mesh is not None else mesh_of_world(schedule, self._device, timeout_s)
-        self.schedule = schedule_for(
-            schedule,
-            num_ranks=self._mesh.num_ranks,
-            num_microbatches=num_microbatches,
-            num_chunks=num_chunks,
-            options=schedule_options,
-        )
-        self._edges = edges_of(self._model, cut=layers_per_stage, num_stages=self.schedule.placement.stages_per_stream)
-        if recompute_ahead:
-            self.schedule = with_recomputations(
-                self.schedule, layer_names=self._model.layer_names, edges=self._edges, recompute=recompute
-            )
         self._failed = False
         self._released = False
-        self._mesh.start_up()
-        require_same(
-            {
-                "layers": self._model.layer_names,
-                "layers_per_stage": self.layers_per_stage,
-                "schedule": self.schedule.orders,
-                "num_microbatches": num_microbatches,
-                "accumulation": accumulation,
-                "recompute": tuple(recompute),
-                "compile": compile,
-                "seed": seed,
-            },
-            mesh=self._mesh,
-        )
-        with ExitStack() as undo:
-            self._build(
-                undo, seed=seed, recompute=recompute, compile=compile, timeout_s=timeout_s, told=instrument, board=board
+        with self._leaving_if_refused(), ExitStack() as undo:
+            self.schedule = schedule_for(
+                schedule,
+                num_ranks=self._mesh.num_ranks,
+                num_microbatches=num_microbatches,
+                num_chunks=num_chunks,
+                options=schedule_options,
+            )
+            num_stages = self.schedule.placement.stages_per_stream
+            self._edges = edges_of(self._model, cut=layers_per_stage, num_stages=num_stages)
+            if recompute_ahead:
+                self.schedule = with_recomputations(
+                    self.schedule, layer_names=self._model.layer_names, edges=self._edges, recompute=recompute
+                )
+            self._mesh.start_up()
+            require_same(
+                {
+                    "layers": self._model.layer_names,
+                    "layers_per_stage": self.layers_per_stage,
+                    "schedule": self.schedule.orders,
+                    "num_microbatches": num_microbatches,
+                    "accumulation": accumulation,
+                    "recompute": tuple(recompute),
+                    "compile": compile,
+                    "seed": seed,
+                },
+                mesh=self._mesh,
+            )
+            self._parts = assembled(
+                self._model,
+                schedule=self.schedule,
+                edges=self._edges,
+                objective=self._objective,
+                mesh=self._mesh,
+                device=self._device,
+                seed=seed,
+                recompute=recompute,
+                compile=compile,
+                timeout_s=timeout_s,
+                told=instrument,
+                board=board,
+                undo=undo,
             )
             self._undo = undo.pop_all()
         self._mesh.begin_steps()
 
-    def _build(
-        self,
-        undo: ExitStack,
-        *,
-        seed: int,
-        recompute: Sequence[str],
-        compile: bool,
-        timeout_s: float,
-        told: Instrument | None,
-        board: ProgressBoard | None,
-    ) -> None:
-        """Everything that a step needs. ``undo`` gives the model's modules back as they came."""
-        placement = self.schedule.placement
-        self._spans = SpanList()
-        instrument: Instrument = self._spans if told is None else Fanout((self._spans, told))
-        self._recorder = StepRecorder(self._device, instrument, rank=self.rank, board=board)
-        self._stages = LocalStages(
-            self._model,
-            schedule=self.schedule,
-            edges=self._edges,
-            rank=Rank(self.rank),
-            seed=seed,
-            device=self._device,
-            recompute=recompute,
-            compile=compile,
-            recorder=self._recorder,
-        )
-        undo.callback(self._stages.release)
-        require_mirrorable(self._stages.modules, schedule=self.schedule, mesh=self._mesh)
-        share_buffers(self._stages.buffers, schedule=self.schedule, mesh=self._mesh)
-        say_what_stays_whole(self.schedule, self._stages.whole, mesh=self._mesh)
-        self._weights = self._stages.weights
-        self._trainable = Trainable(self._weights, modules=self._stages.modules)
-        half = any(weight.dtype == torch.float16 for weight in self._weights.values())
-        self._loss_scaler = LossScaler() if self._mesh.max([float(half)])[0] else None
-        self._gradients = GradientStore(self._weights, scaled=self._loss_scaler is not None)
-        undo.callback(self._gradients.close)
-        self._guard = StepGuard(self._stages.modules, scaler=self._loss_scaler)
-        holders = holders_of(self._stages.weights_of, mesh=self._mesh)
-        self._tied = TiedGradients(holders, mesh=self._mesh, timeout_s=timeout_s)
-        self._tied.make_equal(self._weights)
-        self._tap = OutputTap(self._objective)
-        self._training = self._stages.training_engines(self._tap.objective)
-        program = lower(self.schedule)
-        self._transport = self._mesh.together(
-            lambda: TorchTransport(
-                program.lanes,
-                rank=self.rank,
-                ranks=self._mesh.ranks,
-                device=self._device,
-                timeout_s=timeout_s,
-            )
-        )
-        self._step_executor = Executor(
-            program,
-            rank=self.rank,
-            engines=self._training,
-            transport=self._transport,
-            boundary_of=self._stages.boundary_of,
-            device=self._device.torch_device,
-            recorder=self._recorder,
-            board=board,
-            timeout_s=timeout_s,
-        )
-        self._evaluation = Evaluation(
-            self._stages.evaluation_engines(self._tap.objective),
-            placement=placement,
-            rank=self.rank,
-            transport=self._transport,
-            boundary_of=self._stages.boundary_of,
-            device=self._device,
-            board=board,
-            timeout_s=timeout_s,
-        )
+    @contextmanager
+    def _leaving_if_refused(self) -> Iterator[None]:
+        """A group that was made here is left, so that another pipeline of this process starts from nothing."""
+        try:
+            yield
+        except InputError:
+            if self._owns_mesh:
+                self._mesh.close()
+            raise
 
     @property
     def rank(self) -> int:
@@ -256,17 +194,17 @@ class Pipeline:
     @property
     def peak_activations(self) -> int:
         """Most stage-microbatches whose activations this rank has held at once."""
-        return self._step_executor.peak_activations
+        return self._parts.executor.peak_activations
 
     @property
     def peak_held_bytes(self) -> int:
         """Most bytes that this rank has kept at once for weight gradients still owed (W of a split backward)."""
-        return self._step_executor.peak_held_bytes
+        return self._parts.executor.peak_held_bytes
 
     @property
     def tied_here(self) -> tuple[str, ...]:
         """Weights of which another rank holds a copy too."""
-        return self._tied.names
+        return self._parts.tied.names
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """This rank's weights, for a torch optimizer. A rank without any yields none.
@@ -275,29 +213,29 @@ class Pipeline:
             ConfigError: gradients that are not in ``.grad``: those of weights narrower than float32, which add up in
                 float32, and all of a model with float16 weights, whose loss is scaled.
         """
-        self._gradients.require_in_place()
-        return iter(self._weights.values())
+        self._parts.gradients.require_in_place()
+        return iter(self._parts.weights.values())
 
     def weights(self) -> Mapping[str, nn.Parameter]:
         """This rank's weights under their full names in the whole model."""
-        return self._weights
+        return self._parts.weights
 
     def buffers(self) -> dict[str, Tensor]:
         """This rank's buffers under their full names."""
-        return self._stages.buffers
+        return self._parts.stages.buffers
 
     def modules(self) -> tuple[nn.Module, ...]:
         """This rank's stages, in the order of their numbers."""
-        return self._stages.modules
+        return self._parts.stages.modules
 
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated gradients, float32 or wider, under the same names."""
-        return self._gradients.gradients()
+        return self._parts.gradients.gradients()
 
     def owns(self, name: str) -> bool:
         """Is this the rank that counts and stores this weight? (A tied or mirrored one has several holders, one
         owner.)"""
-        return self._tied.owns(name)
+        return self._parts.tied.owns(name)
 
     def step(self, batch: Batch, *, outputs: Output | None = None) -> float:
         """Forward and backward of the whole batch; the loss over it, the same on every rank.
@@ -315,32 +253,33 @@ class Pipeline:
             RankFailed, NeighborLost, TransferStalled: names the rank, its action and the cause. The pipeline cannot go
                 on after one.
         """
-        self._recorder.end_step()
-        self._recorder.tell("preparing the batch")
+        parts = self._parts
+        parts.recorder.end_step()
+        parts.recorder.tell("preparing the batch")
         microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
-        self._tap.begin(outputs)
-        self._tied.begin(self._gradients)
-        self._guard.begin()
-        scale = 1.0 if self._loss_scaler is None else self._loss_scaler.scale
-        self._gradients.loss_scale = scale
+        parts.tap.begin(outputs)
+        parts.tied.begin(parts.gradients)
+        parts.guard.begin()
+        scale = 1.0 if parts.loss_scaler is None else parts.loss_scaler.scale
+        parts.gradients.loss_scale = scale
         rows = sum(num_samples(microbatch) for microbatch in microbatches)
-        for engine in self._training.values():
-            engine.begin(count, num_samples=rows, step=self._recorder.step, loss_scale=scale)
+        engines = parts.engines.values()
+        for engine in engines:
+            engine.begin(count, num_samples=rows, step=parts.recorder.step, loss_scale=scale)
         for first in range(0, len(microbatches), self._num_microbatches):
             with self._failing():
                 part = self._on_device(microbatches[first : first + self._num_microbatches])
-                self._tap.expect(part)
-                for engine in self._training.values():
+                parts.tap.expect(part)
+                for engine in engines:
                     engine.first_microbatch = first
-                self._step_executor.run(part, first_microbatch=first)
-        with self._failing(), self._recorder.flush(Activity.TIED_GRADIENTS):
-            self._tied.reduce(self._gradients)
-        with self._failing(), self._recorder.flush(Activity.LOSS_REDUCE):
-            engines = self._training.values()
+                parts.executor.run(part, first_microbatch=first)
+        with self._failing(), parts.recorder.flush(Activity.TIED_GRADIENTS):
+            parts.tied.reduce(parts.gradients)
+        with self._failing(), parts.recorder.flush(Activity.LOSS_REDUCE):
             loss = self._global_loss(
                 [engine.loss_sum for engine in engines], count, [engine.auxiliary_loss for engine in engines]
             )
-        self._guard.saw(loss)
+        parts.guard.saw(loss)
         return loss
 
     def evaluate(self, batch: Batch, *, num_microbatches: int | None = None, outputs: Output | None = None) -> float:
@@ -355,14 +294,14 @@ class Pipeline:
         Raises:
             ConfigError, RankFailed, NeighborLost, TransferStalled: as `step`.
         """
-        self._recorder.end_step()
-        self._evaluation.prepare(step=self._recorder.step)
+        self._parts.recorder.end_step()
+        self._parts.evaluation.prepare(step=self._parts.recorder.step)
         microbatches, count = self._cut(batch, number=num_microbatches, outputs=outputs)
-        self._tap.begin(outputs)
+        self._parts.tap.begin(outputs)
         with self._failing():
             whole = self._on_device(microbatches)
-            self._tap.expect(whole)
-            return self._global_loss([self._evaluation.run(whole, step=self._recorder.step)], count)
+            self._parts.tap.expect(whole)
+            return self._global_loss([self._parts.evaluation.run(whole, step=self._parts.recorder.step)], count)
 
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
@@ -374,7 +313,7 @@ class Pipeline:
             ConfigError: this pipeline has failed or is closed: the others do not come here.
         """
         self._require_usable()
-        placement, mine = self.schedule.placement, self._tap.take()
+        placement, mine = self.schedule.placement, self._parts.tap.take()
         found = [
             pair for stream in placement.streams for pair in self._mesh.share(mine, owner=placement.rank_of(stream[-1]))
         ]
@@ -389,13 +328,13 @@ class Pipeline:
             ConfigError: ``max_norm`` is not a number of at least 0, or ``norm_type`` neither 2 nor infinity.
         """
         require_max_norm(max_norm)
-        with self._recorder.flush(Activity.GRADIENT_NORM):
-            gradients = self._gradients.gradients()
-            owned = [gradient for name, gradient in gradients.items() if self._tied.owns(name)]
+        with self._parts.recorder.flush(Activity.GRADIENT_NORM):
+            gradients = self._parts.gradients.gradients()
+            owned = [gradient for name, gradient in gradients.items() if self._parts.tied.owns(name)]
             norm = global_norm(owned, mesh=self._mesh, norm_type=norm_type)
             if max_norm is not None and math.isfinite(norm):
                 clip(gradients.values(), norm=norm, max_norm=max_norm)
-        self._guard.saw(norm)
+        self._parts.guard.saw(norm)
         return norm
 
     @property
@@ -403,30 +342,30 @@ class Pipeline:
         """Were all losses and norms since the last `zero_grad` finite? The same on every rank. Where not, leave out the
         optimizer's step; `zero_grad` then puts back the running statistics. Gradients are only looked at by
         `clip_grad_norm`, so call it in every step."""
-        return self._guard.finite
+        return self._parts.guard.finite
 
     @property
     def loss_scaler(self) -> LossScaler | None:
         """Of a model with float16 weights; None for any other."""
-        return self._loss_scaler
+        return self._parts.loss_scaler
 
     def zero_grad(self) -> None:
         """Forget the gradients. Ends an optimizer step: the loss scale follows what was `finite`."""
-        self._gradients.clear()
-        self._guard.end()
+        self._parts.gradients.clear()
+        self._parts.guard.end()
 
     def flush(self, activity: Activity) -> AbstractContextManager[None]:
         """Time work between steps (optimizer, data) as a span of this rank's timeline."""
-        return self._recorder.flush(activity)
+        return self._parts.recorder.flush(activity)
 
     def end_step(self) -> None:
         """Hand the finished step's spans to the instrument now. Otherwise the next `step` does it."""
-        self._recorder.end_step()
+        self._parts.recorder.end_step()
 
     def last_spans(self) -> tuple[Span, ...]:
         """This rank's spans of the last finished step, on its own clock."""
-        self._recorder.end_step()
-        return self._spans.last
+        self._parts.recorder.end_step()
+        return self._parts.spans.last
 
     def timeline(self) -> Timeline:
         """The last step of all ranks on rank 0's clock, from 0. Every rank calls this together."""
@@ -447,10 +386,10 @@ class Pipeline:
         self._undo.close()
         if self._failed:
             return
-        self._recorder.end_step()
+        self._parts.recorder.end_step()
         self._mesh.barrier()  # nobody closes a lane that another still reads from
-        self._transport.close()
-        self._tied.close()
+        self._parts.transport.close()
+        self._parts.tied.close()
 
     def close(self) -> None:
         """Let go of everything; leave the process group if this pipeline made it."""
@@ -482,10 +421,11 @@ class Pipeline:
 
     def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""
-        self._trainable.check()
+        self._parts.trainable.check()
+        require_no_statistics(self._parts.stages.modules, schedule=self.schedule)
         require_output(outputs)
         microbatches = microbatches_of(batch, number=number, most=self._num_microbatches)
-        self._stages.require_inputs(microbatches)
+        self._parts.stages.require_inputs(microbatches)
         return microbatches
 
     @contextmanager

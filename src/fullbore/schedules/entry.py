@@ -89,6 +89,9 @@ class ScheduleEntry:
     cost_driven: bool = False
     """Does its order depend on costs?"""
 
+    own_cap: Callable[[Sizes], int] | None = None
+    """Most shares of memory that a rank keeps where no cap is given; None: the sizes alone decide, or there is none."""
+
     runnable: bool = True
     """False: for drawing and simulation only; no engine runs it."""
 

@@ -24,9 +24,13 @@ __all__ = ["ENTRY"]
 _NAME = "zb-1p"
 
 
+def _shares(sizes: Sizes) -> int:
+    return sizes.num_ranks
+
+
 def _peak(sizes: Sizes, rank: int) -> int:
     del rank
-    return min(sizes.num_ranks, sizes.num_microbatches)
+    return min(_shares(sizes), sizes.num_microbatches)
 
 
 ENTRY = ScheduleEntry(
@@ -34,9 +38,10 @@ ENTRY = ScheduleEntry(
     summary="split backwards in an order made for the costs; 1F1B's memory on every rank",
     paper="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241",
     constraints="any number of ranks and microbatches",
-    construct=lambda sizes, costs: zero_bubble(_NAME, sizes, costs, shares=sizes.num_ranks),
+    construct=lambda sizes, costs: zero_bubble(_NAME, sizes, costs, shares=_shares(sizes)),
     splits_backward=True,
     cost_driven=True,
+    own_cap=_shares,
     peak=_peak,
     peak_is_exact=False,
 )

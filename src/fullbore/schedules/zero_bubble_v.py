@@ -59,7 +59,7 @@ class _Policy:
 
 def _construct(sizes: Sizes, costs: ScheduleCosts) -> Schedule:
     """The best of the orders found. Without a cap: p shares, the memory of 1F1B's first rank."""
-    caps = costs.memory_cap or (Fraction(sizes.num_ranks),) * sizes.num_ranks
+    caps = costs.memory_cap or (Fraction(_shares(sizes)),) * sizes.num_ranks
     drafts = []
     for choices in product((True, False), repeat=2):
         with suppress(DeadEnd):
@@ -68,6 +68,10 @@ def _construct(sizes: Sizes, costs: ScheduleCosts) -> Schedule:
         drafts.append(_empty(sizes, costs, caps))
         as_they_come(drafts[0])
     return min(drafts, key=_badness).schedule()
+
+
+def _shares(sizes: Sizes) -> int:
+    return sizes.num_ranks
 
 
 def _empty(sizes: Sizes, costs: ScheduleCosts, caps: Sequence[Fraction]) -> Draft:
@@ -183,7 +187,7 @@ def _forward(draft: Draft, down: StageIndex, up: StageIndex) -> StageIndex | Non
 
 def _peak(sizes: Sizes, rank: int) -> int:
     del rank
-    return 2 * min(sizes.num_ranks, sizes.num_microbatches)
+    return 2 * min(_shares(sizes), sizes.num_microbatches)
 
 
 ENTRY = ScheduleEntry(
@@ -196,6 +200,7 @@ ENTRY = ScheduleEntry(
     chunks=2,
     splits_backward=True,
     cost_driven=True,
+    own_cap=_shares,
     peak=_peak,
     peak_is_exact=False,
 )

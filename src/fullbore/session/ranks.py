@@ -13,9 +13,9 @@ from typing import Any
 
 from fullbore.errors import ConfigError, FullboreError
 from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.environment import from_environment
 from fullbore.runtime.failure import failure_of
 from fullbore.runtime.launch import Worker, launch, load_target
-from fullbore.runtime.mesh import from_environment
 from fullbore.runtime.verdict import is_symptom
 
 __all__ = ["in_a_group", "run_ranks"]

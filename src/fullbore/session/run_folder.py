@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
@@ -39,19 +40,34 @@ def run_folder(config: RunConfig) -> Iterator[Path]:
         return
     try:
         folder, made = _new_folder() if config.train.run_dir is None else _given_folder(Path(config.train.run_dir))
-        with (folder / _CLAIM).open("x", encoding="utf-8") as file:
-            file.write(dump_run(config))
-    except FileExistsError as error:
-        raise _taken(folder) from error
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {error.filename}: {error.strerror}") from error
     try:
+        claim = (folder / _CLAIM).open("x", encoding="utf-8")
+    except FileExistsError as error:
+        raise _taken(folder) from error
+    except OSError as error:
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise ConfigError(f"cannot write into the run folder {folder}: {error.strerror}") from error
+    try:
+        _write(config, claim, folder)
         yield folder
     finally:
         if not _holds(folder, _WRITTEN):
             (folder / _CLAIM).unlink(missing_ok=True)
             if made and not any(folder.iterdir()):
                 folder.rmdir()
+
+
+def _write(config: RunConfig, claim: TextIO, folder: Path) -> None:
+    """The one place where a run writes down its configuration."""
+    try:
+        with claim:
+            claim.write(dump_run(config))
+    except OSError as error:  # a full disk, which does not say of which file it speaks
+        raise ConfigError(f"cannot write into the run folder {folder}: {error.strerror}") from error
 
 
 def _new_folder() -> tuple[Path, bool]:

@@ -22,15 +22,17 @@ from fullbore.costs.layer import LayerCost
 from fullbore.data.batches import Samples
 from fullbore.data.corpus import Corpus, open_corpus
 from fullbore.data.rows import Rows
+from fullbore.ir.recipe import Layout
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
 from fullbore.plan.resolve import ResolvedRecipe, resolve
-from fullbore.plan.schedule import layout_of
+from fullbore.plan.schedule import asked_schedule
 from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
+from fullbore.runtime.environment import local_rank, local_world_size
 from fullbore.runtime.launch import Worker
-from fullbore.runtime.mesh import Mesh, local_rank, local_world_size
+from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.timeline.instrument import Instrument
 
@@ -81,7 +83,7 @@ class Session:
     resolved: ResolvedRecipe
 
 
-def join(worker: Worker | None, config: RunConfig, *, device: Device | None = None) -> Place:
+def join(worker: Worker | None, config: RunConfig, *, layout: Layout, device: Device | None = None) -> Place:
     """Take this rank's place in the group. The cores of a machine are shared out among its ranks.
 
     ``device``: instead of the configured one.
@@ -97,7 +99,7 @@ def join(worker: Worker | None, config: RunConfig, *, device: Device | None = No
         board = ProgressBoard(worker.board, num_ranks=worker.num_ranks, timeout_s=timeout_s)
         board.start_up(worker.rank, "joining the group", waiting=True)
         store = store_of(worker) if ours and worker.num_ranks > 1 else None
-    mesh = Mesh(layout_of(config), device=device, timeout_s=timeout_s, store=store, board=board)
+    mesh = Mesh(layout, device=device, timeout_s=timeout_s, store=store, board=board)
     place = Place(device, mesh, board)
     place.tell("starting")
     return place
@@ -116,7 +118,8 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
     Raises:
         InputError: anything the configuration asks for that cannot be had, the same on every rank.
     """
-    place = join(worker, config)
+    asked = asked_schedule(config)
+    place = join(worker, config, layout=asked.layout(config.mesh))
     place.tell("reading the data")
     corpus = open_corpus(config.data)
     order = corpus.training_order(config.data)
@@ -129,7 +132,7 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
     place.tell("measuring the layers")
     sample = typical_microbatch(order, config)
     costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
-    resolved = resolve(config, costs=costs, layer_names=model.layer_names)
+    resolved = resolve(config, costs=costs, layer_names=model.layer_names, asked=asked)
     return Session(place, corpus, order, model, costs, resolved)
 
 

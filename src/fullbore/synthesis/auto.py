@@ -48,8 +48,10 @@ def variants(
 
 def cap_of_a_run(entry: ScheduleEntry, sizes: Sizes) -> Fraction | None:
     """Most shares of memory a rank keeps in a run that sets no cap: auto, which would take all there is, gets what 1F1B
-    keeps; None: the schedule's own."""
-    return Fraction(sizes.num_ranks) if entry.name == NAME else None
+    keeps; None: what the order comes to, whatever the costs."""
+    if entry.name == NAME:
+        return Fraction(sizes.num_ranks)
+    return None if entry.own_cap is None else Fraction(entry.own_cap(sizes))
 
 
 def _place(sizes: Sizes) -> Placement:

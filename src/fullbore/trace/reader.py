@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fullbore.bounded_file import read_bounded
 from fullbore.errors import FullboreError, ScheduleError, TraceError
 from fullbore.ids import Rank
 from fullbore.ir.action import Compute
@@ -18,6 +19,9 @@ from fullbore.trace.clock import Alignment
 from fullbore.trace.format import VERSION, trace_path
 
 __all__ = ["Trace", "median_step", "read_trace"]
+
+_MOST_BYTES = 4 << 30
+"""Of one rank: a day of steps of a second, hundreds of spans each. What is longer does not fit into memory as spans."""
 
 
 @dataclass(slots=True)
@@ -134,7 +138,7 @@ def _finished_by_all(recorded: list[dict[int, _Recorded]]) -> tuple[int, ...]:
 def _read_rank(run_dir: Path, rank: int) -> list[_Segment]:
     path = trace_path(run_dir, rank=rank)
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_bounded(path, most_bytes=_MOST_BYTES).decode(errors="replace")
     except FileNotFoundError as error:
         if rank == 0:
             raise TraceError(f"{run_dir} has no trace: {path} is missing; give the folder of a traced run") from error

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.emulation import EmulationSettings, read_emulation
 from fullbore.costs.layer import read_costs, write_costs
@@ -25,7 +24,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, TensorSpec
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
-from fullbore.plan.schedule import layout_of
+from fullbore.plan.schedule import asked_schedule
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.emulated import EmulatedEngine, Jitter
 from fullbore.runtime.executor import Executor
@@ -51,18 +50,16 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
         CostsError: the file cannot be used, or does not fit the pipeline.
     """
     layers, settings = read_costs(Path(costs_path)), read_emulation(Path(costs_path))
-    settings.require(num_ranks=config.pipeline.stages, num_stages=layout_of(config).stages_per_stream)
-    names = [layer.name for layer in layers]
-    resolved = resolve(config, costs=layers, layer_names=names, links=settings.links)
-    place = join(worker, config, device=CpuDevice())
+    asked, names = asked_schedule(config), [layer.name for layer in layers]
+    settings.require(num_ranks=config.pipeline.stages, num_stages=asked.placement.stages_per_stream)
+    resolved = resolve(config, costs=layers, layer_names=names, links=settings.links, asked=asked)
+    place = join(worker, config, layout=asked.layout(config.mesh), device=CpuDevice())
     folder, rank = Path(place.mesh.gather(run_dir)[0]), place.mesh.rank
     recipe, schedule = resolved.recipe, resolved.schedule
     assert resolved.predicted is not None, "there are costs, so there is a prediction"
     costs = resolved.predicted.stage_costs
     crossing = [layers[end - 1].output_bytes for end in recipe.boundaries[1:-1]]
     if rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
         write_costs(folder / "profile.json", layers, emulated=costs_path, **settings.document())
     spans = SpanList()

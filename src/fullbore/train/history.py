@@ -28,7 +28,11 @@ _RECENT = 20
 
 @dataclass(slots=True)
 class History:
-    """Filled step by step, on rank 0; the first step is left out of medians, since it warms up."""
+    """Filled step by step; the first step is left out of medians, since it warms up.
+
+    Every rank notes losses, times and tokens. What takes the spans of all ranks (`account`) is kept on rank 0 only, and
+    so it alone can give a `result`.
+    """
 
     skipped: SkippedSteps = field(default_factory=SkippedSteps)
     losses: list[float] = field(default_factory=list)

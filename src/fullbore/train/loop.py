@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
 from fullbore.costs.layer import write_costs
 from fullbore.data.batches import Samples
 from fullbore.errors import DataError
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.runtime.board import evaluation_name
 from fullbore.runtime.launch import Worker
@@ -179,9 +178,8 @@ def _announce(progress: TrainProgress, session: Session, folder: Path) -> None:
 
 
 def _write_run_files(folder: Path, config: RunConfig, session: Session) -> None:
-    """The run folder says what ran: the resolved configuration, what was measured, what was decided."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.toml").write_text(dump_run(config), encoding="utf-8")
+    """The run folder says what ran: the configuration, which stands there since the folder was taken
+    (`fullbore.session.run_folder`), what was measured, what was decided."""
     write_costs(
         folder / "profile.json",
         session.costs,

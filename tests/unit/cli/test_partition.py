@@ -9,6 +9,7 @@ from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.stage import StageCost
 from fullbore.costs.streams import stages_over
 from fullbore.ir.recipe import Layout, Recipe
+from fullbore.ir.torch_write import format_torch_csv
 from fullbore.plan.recipe_file import read_recipe, write_recipe
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
@@ -62,6 +63,8 @@ def test_a_recipe_is_written_that_show_can_draw(costs: str, tmp_path: Path, caps
     [
         (["-p", "6"], "use 5 stages or fewer"),
         (["-p", "0"], "fullbore: -p is a number of ranks, at least 1 (given -p 0)\n"),
+        (["-p", "2", "-v", "0"], "fullbore: -v is a number of stages a rank, at least 1 (given -v 0)\n"),
+        (["-p", "2", "-m", "0"], "fullbore: -m is a number of microbatches, at least 1 (given -m 0)\n"),
         (["-p", "2", "--memory", "lots"], "a size is a number of bytes, or one with a unit such as 80GiB"),
         (["-p", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["-p", "2", "--schedule", "1fb1"], "did you mean '1f1b'"),
@@ -143,6 +146,32 @@ def test_a_run_keeps_the_options_of_its_schedule(
     assert read_recipe(next_file).recipe.schedule_options == options
     kept = [stage >> 20 for stage in json.loads(out)["stage_memory_bytes"]]
     assert kept == ([3 * 4, 2 * 1] if options else [3 * 6, 2 * 6])
+
+
+def test_a_run_from_a_file_is_cut_for_what_the_file_says(
+    costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where that cannot be, the message says what can."""
+    order, folder = tmp_path / "order.csv", str(Path(costs).parent)
+    order.write_text(format_torch_csv(get("gpipe").build(2, num_microbatches=6)), encoding="utf-8")
+    write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 2, 6, (3, 2), str(order)))
+    next_file = tmp_path / "next.json"
+    code, out, _ = run(capsys, "partition", folder, "-p", "2", "-o", str(next_file), "--json")
+    assert code == 0
+    assert [stage >> 20 for stage in json.loads(out)["stage_memory_bytes"]] == [3 * 6, 2 * 6]
+    assert read_recipe(next_file).recipe.schedule == str(order)
+    advice = "give --schedule NAME, or the sizes of the run"
+    for sizes, problem in ((("-p", "4"), "has 2 stages"), (("-p", "2", "-m", "8"), "has 6 microbatches")):
+        code, _, err = run(capsys, "partition", folder, *sizes)
+        assert (code, problem in err, advice in err) == (2, True, True)
+    assert run(capsys, "partition", folder, "-p", "4", "--schedule", "1f1b")[0] == 0
+    order.unlink()
+    code, _, err = run(capsys, "partition", folder, "-p", "2")
+    assert code == 2
+    assert (
+        f"the run took its order from a file, which cannot be used here; {advice}: cannot read the schedule {order}"
+        in err
+    )
 
 
 def test_a_run_in_both_directions_corrects_it_from_both_copies(

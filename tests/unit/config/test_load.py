@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fullbore.bounded_file import MOST_BYTES
 from fullbore.config.dump import dump_run
 from fullbore.config.load import load_run
 from fullbore.config.run import ModelConfig, RunConfig
@@ -121,6 +122,16 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not UTF-8 text"):
         load_run(tmp_path / "binary.toml")
+
+
+def test_a_device_and_a_file_without_end_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the run file /dev/zero: it is a device and not a file"):
+        load_run("/dev/zero")
+    huge = tmp_path / "huge.toml"
+    with huge.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ConfigError, match=r"cannot read the run file .*huge\.toml: it is larger than 256 MiB"):
+        load_run(huge)
 
 
 def test_the_dump_says_every_key_that_has_a_value() -> None:

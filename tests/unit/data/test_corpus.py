@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fullbore.bounded_file import MOST_BYTES
 from fullbore.config.run import DataConfig
 from fullbore.data.corpus import Corpus, open_corpus
 from fullbore.data.document import Document
 from fullbore.data.holdout import split_documents
 from fullbore.data.stdlib_corpus import stdlib_documents
 from fullbore.data.token_file import write_token_file
+from fullbore.data.tokenizer import open_tokenizer
 from fullbore.errors import DataError
 
 
@@ -98,6 +100,15 @@ def test_the_fingerprint_sees_text_names_and_tokenizer(tmp_path: Path) -> None:
     assert corpus(first).fingerprint != corpus(first, tokenizer=tokenizer).fingerprint
     (second / "000.txt").rename(second / "1000.txt")
     assert corpus(first).fingerprint != corpus(second).fingerprint
+
+
+def test_a_tokenizer_without_end_is_not_read(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    huge = tmp_path / "tokenizer.json"
+    with huge.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(DataError, match=r"cannot read data\.tokenizer .*tokenizer\.json: it is larger than 256 MiB"):
+        open_tokenizer(str(huge))
 
 
 def trained_tokenizer(folder: Path, *, separator: str = "<|endoftext|>") -> Path:

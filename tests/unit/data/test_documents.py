@@ -17,7 +17,7 @@ from fullbore.data.packing import PackingCost
 from fullbore.data.rows import Piece, Rows, packed, padded
 from fullbore.data.token_file import write_token_file
 from fullbore.errors import ConfigError, DataError
-from fullbore.ids import IGNORED_LABEL
+from fullbore.labels import IGNORED_LABEL
 
 Grouping = Literal["padded", "packed", "balanced"]
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,13 @@ def test_two_streams_have_one_count_for_each_stage_of_one(tmp_path: Path) -> Non
     assert "streams" not in recipe_document(RECIPE)["layout"], "a recipe of one stream is as it always was"
 
 
+def test_a_memory_cap_is_named_where_there_is_one(tmp_path: Path) -> None:
+    capped = replace(RECIPE, memory_cap=2.5)
+    write_recipe(tmp_path / "recipe.json", capped)
+    assert read_recipe(tmp_path / "recipe.json").recipe == capped
+    assert "memory_cap" not in recipe_document(RECIPE), "a recipe without one is as it always was"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -43,6 +50,9 @@ def test_two_streams_have_one_count_for_each_stage_of_one(tmp_path: Path) -> Non
         ({"layout": {"pipeline": "2"}}, r"layout\.pipeline must be a whole number \(given '2'\)"),
         ({"microbatch_size": 1.5}, r"recipe\.json: microbatch_size must be a whole number \(given 1\.5\)"),
         ({"microbatches": True}, r"microbatches must be a whole number \(given True\)"),
+        ({"memory_cap": 0}, r"memory_cap is a finite number above 0 \(memory_cap=0\.0\)"),
+        ({"memory_cap": float("nan")}, r"memory_cap is a finite number above 0 \(memory_cap=nan\)"),
+        ({"memory_cap": "4"}, r"memory_cap must be a number \(given '4'\)"),
         ({"schedule": 3}, r"schedule must be text \(given 3\)"),
         ({"recompute": "full"}, r"recompute must be a list of texts \(given 'full'\)"),
         ({"layers_per_stage": 10}, r"layers_per_stage must be a list of whole numbers \(given 10\)"),

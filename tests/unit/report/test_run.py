@@ -1,19 +1,30 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+
+import pytest
 
 from fullbore.costs.emulation import EmulationSettings
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
+from fullbore.errors import ScheduleError
 from fullbore.ids import StageIndex
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.plan.recipe_file import write_recipe
-from fullbore.report.run import predicted_timeline
+from fullbore.report.run import predicted_timeline, summarize_run
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
+from fullbore.timeline.clock import ClockOffset
+from fullbore.trace.writer import TraceWriter
+
+_TIMES = {"forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1}
+_LINKS = json.dumps({"layers": [{"name": name, **_TIMES} for name in ("a", "b")], "links": [{"latency_ns": 1}] * 2})
+"""A costs file whose layers are those of the run, and whose links are not."""
 
 
 def test_the_prediction_is_of_the_plans_chunks_and_options(tmp_path: Path) -> None:
@@ -82,7 +93,50 @@ def test_a_schedule_of_a_file_is_read_again_while_it_is_there(tmp_path: Path) ->
     write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
     path.unlink()
-    assert predicted_timeline(tmp_path) is None
+    with pytest.raises(ScheduleError, match="cannot read the schedule"):
+        predicted_timeline(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("order.txt", None, "cannot read the schedule .*No such file"),
+        ("order.txt", "fullbore", r"order\.txt"),
+        ("run.toml", "[train]\nsteps = 0", r"run\.toml: train\.steps must be at least 1"),
+        ("plan.json", "{", r"plan\.json is not JSON"),
+        ("profile.json", None, r"bubble fraction  .* predicted"),
+        ("profile.json", _LINKS, "one link for each of the 1 boundaries"),
+    ],
+)
+def test_a_run_has_its_page_whatever_became_of_its_plan(
+    name: str, text: str | None, reason: str, tmp_path: Path
+) -> None:
+    """What cannot be predicted is said, in one line."""
+    schedule = get("zb-h1").build(2, num_microbatches=3)
+    (tmp_path / "order.txt").write_text(format_schedule(schedule))
+    costs = [StageCost(3000, 2000, 1000)] * 2
+    write_recipe(
+        tmp_path / "plan.json", Recipe(Layout(2), 1, 3, (1, 1), str(tmp_path / "order.txt")), stage_costs=costs
+    )
+    step = simulate(schedule, costs=costs)
+    for rank in range(2):
+        with TraceWriter(
+            tmp_path, rank=rank, placement=schedule.placement, schedule="zb-h1", clock=ClockOffset(0, 0)
+        ) as writer:
+            for span in step.spans:
+                if span.rank == rank:
+                    writer.record(span)
+            writer.step_ended(0)
+    if text is None:
+        (tmp_path / name).unlink(missing_ok=True)
+    else:
+        (tmp_path / name).write_text(text)
+    page = summarize_run(tmp_path, width=90)
+    assert page.startswith("measured step 0 of zb-h1")
+    without = [line for line in page.splitlines() if line.startswith("no prediction: ")]
+    assert len(without) == (0 if "bubble" in reason else 1)
+    assert ("not predicted" in page) == bool(without)
+    assert re.search(reason, without[0] if without else page)
 
 
 def test_auto_is_made_again_for_the_plans_stages_under_the_runs_cap(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from fullbore.errors import ConfigError
-from fullbore.runtime.batch import microbatches_of, split_batch
+from fullbore.errors import ConfigError, ModelError
+from fullbore.models.layered import Objective
+from fullbore.runtime.batch import counted, microbatches_of, split_batch
 
 
 def test_slices_are_views_in_order() -> None:
@@ -78,3 +79,24 @@ def test_an_evaluation_of_fewer_samples_than_microbatches_takes_one_each() -> No
 def test_what_is_no_batch_is_refused(batch: Any, number: int | None, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         microbatches_of(batch, number=number, most=4)
+
+
+def objective(items: Any) -> Objective:
+    return Objective(loss_sum=lambda output, batch: output.sum(), count=lambda batch: items)
+
+
+@pytest.mark.parametrize("items", [3, 3.0, torch.tensor(3), torch.tensor([3.0])])
+def test_items_that_count_are_a_number_in_any_form(items: Any) -> None:
+    assert counted([{}, {}], objective(items)) == 6
+
+
+@pytest.mark.parametrize("items", [float("nan"), float("inf"), None, "3", torch.ones(2), torch.tensor(float("nan"))])
+def test_a_count_that_is_no_number_is_refused(items: Any) -> None:
+    with pytest.raises(ModelError, match=r"^Objective\.count gives a number for each microbatch \(microbatch 0: "):
+        counted([{}], objective(items))
+
+
+@pytest.mark.parametrize("items", [-1, 0.5])
+def test_counts_whose_sum_is_no_whole_number_are_refused(items: Any) -> None:
+    with pytest.raises(ModelError, match="whole numbers of at least 0"):
+        counted([{}], objective(items))

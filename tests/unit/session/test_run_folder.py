@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -122,3 +125,27 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(run_dir: str | None) -> No
         run_folder(config(run_dir)),
     ):
         pass
+
+
+@contextmanager
+def a_full_disk() -> Iterator[None]:
+    """Files can be made, and nothing written into them; the error then names no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(("run_dir", "named"), [("mine", "mine"), (None, "runs/20260102-030405")])
+def test_a_full_disk_is_one_sentence_and_does_not_take_the_folder(run_dir: str | None, named: str) -> None:
+    with (
+        a_full_disk(),
+        pytest.raises(ConfigError, match=f"cannot write into the run folder {named}: File too large"),
+        run_folder(config(run_dir)),
+    ):
+        pass
+    assert not Path(named).exists()
+    with run_folder(config(run_dir)) as folder:
+        assert load_run(folder / "run.toml") == config(run_dir)

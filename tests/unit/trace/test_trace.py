@@ -155,6 +155,19 @@ def test_a_folder_without_a_trace_is_named(tmp_path: Path) -> None:
         read_trace(tmp_path)
 
 
+def test_a_device_and_a_trace_without_end_are_not_read(tmp_path: Path) -> None:
+    path = trace_path(tmp_path, rank=0)
+    path.parent.mkdir()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(TraceError, match=r"cannot read the trace .*rank-0000\.jsonl: it is a device and not a file"):
+        read_trace(tmp_path)
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate((4 << 30) + 1)
+    with pytest.raises(TraceError, match=r"cannot read the trace .*rank-0000\.jsonl: it is larger than 4096 MiB"):
+        read_trace(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("line", "text", "message"),
     [

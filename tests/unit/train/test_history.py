@@ -83,7 +83,7 @@ def test_the_slow_stage_is_that_of_the_last_steps(num_steps: int, ahead: bool) -
     """Not of the first, which warms up: there rank 0 was slow. Recomputation is part of what a layer should take, and
     goes where its layer goes: rank 0 has none now."""
     schedule = get("1f1b").build(2, num_microbatches=4)
-    costs = [StageCost(20, 20, 20), StageCost(60, 60, 60, 60)]
+    costs = [StageCost(20, 20, 20, 0), StageCost(60, 60, 60, 60)]
     if ahead:
         usual = simulate(recompute_ahead(schedule, stages=[StageIndex(1)]), costs=costs)
     else:

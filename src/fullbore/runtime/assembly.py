@@ -1,0 +1,158 @@
+"""Assembly: all that a rank's pipeline is made of, built in the one order in which its ranks have to agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fullbore.ids import Rank, StageIndex
+from fullbore.ir.lower import lower
+from fullbore.ir.schedule import Schedule
+from fullbore.models.layered import LayeredModel, Objective
+from fullbore.runtime.agreement import all_or_none
+from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.device import Device
+from fullbore.runtime.eager import EagerEngine
+from fullbore.runtime.evaluation import Evaluation
+from fullbore.runtime.executor import Executor
+from fullbore.runtime.gradients import GradientStore
+from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
+from fullbore.runtime.loss_scale import LossScaler
+from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.mirrored import require_no_statistics, share_buffers
+from fullbore.runtime.outputs import OutputTap
+from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.step_guard import StepGuard
+from fullbore.runtime.tied import TiedGradients, holders_of
+from fullbore.runtime.torch_transport import TorchTransport
+from fullbore.runtime.trainable import Trainable
+from fullbore.timeline.instrument import Fanout, Instrument, SpanList
+
+__all__ = ["Assembly", "assembled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Everything that a step needs."""
+
+    spans: SpanList
+    """Of the last step."""
+
+    recorder: StepRecorder
+    stages: LocalStages
+    weights: Mapping[str, nn.Parameter]
+    """This rank's, under their full names in the whole model."""
+
+    trainable: Trainable
+    loss_scaler: LossScaler | None
+    """Where any weight of any rank is float16."""
+
+    gradients: GradientStore
+    guard: StepGuard
+    tied: TiedGradients
+    tap: OutputTap
+    engines: Mapping[StageIndex, EagerEngine]
+    transport: TorchTransport
+    executor: Executor
+    evaluation: Evaluation
+
+
+def assembled(
+    model: LayeredModel,
+    *,
+    schedule: Schedule,
+    edges: Sequence[int],
+    objective: Objective,
+    mesh: Mesh,
+    device: Device,
+    seed: int,
+    recompute: Sequence[str],
+    compile: bool,
+    timeout_s: float,
+    told: Instrument | None,
+    board: ProgressBoard | None,
+    undo: ExitStack,
+) -> Assembly:
+    """Build it. Every rank calls this; a rank that refuses its part is heard by all.
+
+    Args:
+        edges: the first layer of every stage of a stream, and the number of layers at the end.
+        undo: gets what gives the model's modules back as they came.
+
+    Raises:
+        ConfigError, ModelError, ScheduleError: this rank's part cannot be built, or another's.
+    """
+    spans = SpanList()
+    recorder = StepRecorder(device, spans if told is None else Fanout((spans, told)), rank=mesh.rank, board=board)
+
+    def local_stages() -> LocalStages:
+        built = LocalStages(
+            model,
+            schedule=schedule,
+            edges=edges,
+            rank=Rank(mesh.rank),
+            seed=seed,
+            device=device,
+            recompute=recompute,
+            compile=compile,
+            recorder=recorder,
+        )
+        undo.callback(built.release)
+        require_no_statistics(built.modules, schedule=schedule)
+        return built
+
+    stages = all_or_none(local_stages, mesh=mesh)
+    share_buffers(stages.buffers, schedule=schedule, mesh=mesh)
+    say_what_stays_whole(schedule, stages.whole, mesh=mesh)
+    weights = stages.weights
+    half = any(weight.dtype == torch.float16 for weight in weights.values())
+    loss_scaler = LossScaler() if mesh.max([float(half)])[0] else None
+    gradients = GradientStore(weights, scaled=loss_scaler is not None)
+    undo.callback(gradients.close)
+    tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=timeout_s)
+    tied.make_equal(weights)
+    tap = OutputTap(objective)
+    engines = stages.training_engines(tap.objective)
+    program = lower(schedule)
+    transport = mesh.together(
+        lambda: TorchTransport(program.lanes, rank=mesh.rank, ranks=mesh.ranks, device=device, timeout_s=timeout_s)
+    )
+    return Assembly(
+        spans=spans,
+        recorder=recorder,
+        stages=stages,
+        weights=weights,
+        trainable=Trainable(weights, modules=stages.modules),
+        loss_scaler=loss_scaler,
+        gradients=gradients,
+        guard=StepGuard(stages.modules, scaler=loss_scaler),
+        tied=tied,
+        tap=tap,
+        engines=engines,
+        transport=transport,
+        executor=Executor(
+            program,
+            rank=mesh.rank,
+            engines=engines,
+            transport=transport,
+            boundary_of=stages.boundary_of,
+            device=device.torch_device,
+            recorder=recorder,
+            board=board,
+            timeout_s=timeout_s,
+        ),
+        evaluation=Evaluation(
+            stages.evaluation_engines(tap.objective),
+            placement=schedule.placement,
+            rank=mesh.rank,
+            transport=transport,
+            boundary_of=stages.boundary_of,
+            device=device,
+            board=board,
+            timeout_s=timeout_s,
+        ),
+    )
