@@ -17,6 +17,9 @@ from tests.support.command import TINY_LLAMA, fullbore
 from tests.support.ranks import on_ranks
 from tests.support.runnable import RUNNABLE, TWO_STREAMS
 
+LONG = (pytest.mark.slow, pytest.mark.timeout(1800))
+"""More than a hundred verifications in one group of processes."""
+
 PAIRS = (
     ("none", "true", "float64"),
     ("full", "false", "float64"),
@@ -64,8 +67,8 @@ def config(text: Path, *more: str) -> RunConfig:
     ("ranks", "settings"),
     [
         (2, "in turn"),
-        *(pytest.param(ranks, "pairs", marks=pytest.mark.slow) for ranks in (1, 2, 4)),
-        *(pytest.param(ranks, "product", marks=pytest.mark.slow) for ranks in (2, 4)),
+        *(pytest.param(ranks, "pairs", marks=LONG) for ranks in (1, 2, 4)),
+        *(pytest.param(ranks, "product", marks=LONG) for ranks in (2, 4)),
     ],
 )
 def test_parity_for_every_schedule_recomputation_tie_and_dtype(ranks: int, settings: str, text: Path) -> None:
@@ -99,7 +102,7 @@ def _blocks(name: str) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("ranks", "in_turn"),
-    [(2, True), *(pytest.param(ranks, False, marks=pytest.mark.slow) for ranks in (2, 4))],
+    [(2, True), *(pytest.param(ranks, False, marks=LONG) for ranks in (2, 4))],
 )
 def test_parity_for_every_schedule_where_only_a_part_trains(ranks: int, in_turn: bool, text: Path) -> None:
     """Frozen stages and low-rank adapters, in turn or both; an odd number of microbatches, where the schedule exists
