@@ -63,6 +63,15 @@ def test_every_example_is_shown_as_it_is(example: Path) -> None:
     assert example.read_text(encoding="utf-8") in shown
 
 
+def test_every_extra_is_described() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev"}  # of contributors
+    part = (ROOT / "README.md").read_text(encoding="utf-8").split("## Install")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == extras - {"all"}
+    (everything,) = project["optional-dependencies"]["all"]
+    assert set(re.findall(r"\w+", everything)) == extras - {"all", "bench"} | {"fullbore"}
+
+
 def test_every_command_has_its_place_in_the_reference() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for name in COMMANDS:
@@ -193,7 +202,7 @@ def _loss(output: str) -> float:
 
 def _exists(command: str) -> bool:
     """A target of the Makefile, or an installation of this folder with extras that there are."""
-    program, *arguments = command.split()
+    program, *arguments = (word for word in command.split() if not re.match(r"[A-Z_]+=", word))
     if program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         return all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in arguments)
