@@ -41,7 +41,7 @@ def test_the_commands_of_a_section_do_what_it_says(section: Section, tmp_path: P
         assert code == command.exit_code, f"{section.name}: `{command.text}` exited with {code}:\n{output}"
         if command.how == "compare":
             assert _fits(output, command.shown), f"{section.name}: `{command.text}` printed:\n{output}"
-        if command.how == "lines":
+        if command.how == "lines" and command.shown:
             assert _says(output, command.shown), f"{section.name}: `{command.text}` has other lines:\n{output}"
         if command.loss_within is not None:
             off = abs(_loss(output) - _loss("\n".join(command.shown)))
@@ -174,17 +174,17 @@ def _fits(output: str, shown: Sequence[str]) -> bool:
 
 
 def _says(output: str, shown: Sequence[str]) -> bool:
-    """The same lines in the same order, each up to its first number. A busy machine has slow stages of its own."""
+    """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own."""
     if not any(line.startswith("slow stage") for line in shown):
         output = re.sub(r"^slow stage .*\n(?:.+\n)*", "", output, flags=re.MULTILINE)
     return _fits("\n".join(_labels(output.splitlines())), _labels(shown))
 
 
 def _labels(lines: Sequence[str]) -> list[str]:
-    """Each line up to its first number; lines that follow their like once, and rows without a word left out."""
+    """Each line up to its first number or colon; of lines alike the first, and none of rows without a word."""
     found: list[str] = []
     for line in lines:
-        label = line if line == "..." else " ".join(re.split(r"\d", line, maxsplit=1)[0].split())
+        label = line if line == "..." else " ".join(re.split(r"[\d:]", line, maxsplit=1)[0].split())
         if len(label) < 2 or found[-1:] == [label]:
             continue
         if found[-1:] == ["..."] and found[-2:-1] == [label]:
@@ -201,11 +201,13 @@ def _loss(output: str) -> float:
 
 
 def _exists(command: str) -> bool:
-    """A target of the Makefile, or an installation of this folder with extras that there are."""
+    """A target of the Makefile, an installation of this folder with extras that there are, or tests in a folder."""
     program, *arguments = (word for word in command.split() if not re.match(r"[A-Z_]+=", word))
     if program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         return all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in arguments)
+    if program.endswith("python"):
+        return arguments[:2] == ["-m", "pytest"] and (ROOT / arguments[-1]).is_dir()
     assert program == "pip", command
     extras = re.findall(r"\[(.+?)\]", arguments[-1])
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
