@@ -1,6 +1,10 @@
-# Every target does its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
+# Every target does its own set-up: a virtual environment in .venv, with the versions of constraints.txt. The demo runs
+# in the environment that is active, where fullbore is installed there, and otherwise needs .venv without the tools.
+# pip's own variables hold here too; for torch without CUDA: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+ACTIVE := $(if $(VIRTUAL_ENV),$(wildcard $(VIRTUAL_ENV)/bin/fullbore))
 # Tests of one process each share the cores; those that start processes themselves have them to themselves.
 ALONE := tests/unit tests/property tests/golden
 TOGETHER := tests/distributed tests/e2e
@@ -17,13 +21,19 @@ help:
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/runs: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "installing fullbore and torch into .venv: minutes without a line"
+	$(INSTALL) -e .
 	@touch $@
 
-demo: setup
-	$(BIN)/fullbore train
+.venv/ready: .venv/runs
+	@echo "installing the tools for tests and checks into .venv: a minute or more without a line"
+	$(INSTALL) -e ".[dev]"
+	@touch $@
+
+demo: $(if $(ACTIVE),,.venv/runs)
+	$(or $(ACTIVE),$(BIN)/fullbore) train
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n auto $(ALONE)

@@ -17,7 +17,7 @@ DOCUMENTS = (
 
 _DIRECTIVE = re.compile(r"<!-- (run|file): (.+?) -->")
 _LENGTHENED = re.compile(r"\bfullbore (train|verify|profile)\b")
-_HOW = ("compare", "only", "exists")
+_HOW = ("compare", "lines", "only", "exists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ class Command:
     text: str
     shown: tuple[str, ...]
     how: str
-    """compare, only or exists."""
+    """compare, lines, only or exists."""
 
     exit_code: int
     slow: bool
+    loss_within: float | None = None
+    """How far the loss that it prints may be from the one shown; None where that is not compared."""
 
 
 @dataclass(slots=True)
@@ -99,7 +101,8 @@ def _commands(body: list[str], *, directive: str, where: str) -> list[Command]:
     how, *rest = words.split()
     assert how in _HOW, f"{where}: a block is run as one of {', '.join(_HOW)} (given {how!r})"
     exit_code = next((int(word.removeprefix("exit=")) for word in rest if word.startswith("exit=")), 0)
-    unknown = [word for word in rest if word != "slow" and not word.startswith("exit=")]
+    loss_within = next((float(word.removeprefix("loss=")) for word in rest if word.startswith("loss=")), None)
+    unknown = [word for word in rest if word != "slow" and not word.startswith(("exit=", "loss="))]
     assert not unknown, f"{where}: unknown words {unknown}"
     starts = [index for index, line in enumerate(body) if line.startswith("$ ")]
     assert starts, f"{where}: a console block has at least one line that starts with $"
@@ -111,6 +114,7 @@ def _commands(body: list[str], *, directive: str, where: str) -> list[Command]:
             how=how,
             exit_code=exit_code,
             slow="slow" in rest,
+            loss_within=loss_within,
         )
         for start, end in zip(starts, [*starts[1:], len(body)], strict=True)
     ]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ import pytest
 from fullbore import errors
 from fullbore.cli.main import COMMANDS
 from fullbore.config.run import RunConfig
-from tests.e2e.documents import DOCUMENTS, ROOT, Command, Section, fenced, headings, links, sections
+from tests.e2e.documents import DOCUMENTS, ROOT, Section, fenced, headings, links, sections
 
 SECTIONS = [section for document in DOCUMENTS for section in sections(document) if section.commands]
 _TIMEOUT_S = 110
@@ -39,7 +40,12 @@ def test_the_commands_of_a_section_do_what_it_says(section: Section, tmp_path: P
         code, output = _run(command.text, folder=tmp_path)
         assert code == command.exit_code, f"{section.name}: `{command.text}` exited with {code}:\n{output}"
         if command.how == "compare":
-            assert _fits(output, command), f"{section.name}: `{command.text}` printed:\n{output}"
+            assert _fits(output, command.shown), f"{section.name}: `{command.text}` printed:\n{output}"
+        if command.how == "lines" and command.shown:
+            assert _says(output, command.shown), f"{section.name}: `{command.text}` has other lines:\n{output}"
+        if command.loss_within is not None:
+            off = abs(_loss(output) - _loss("\n".join(command.shown)))
+            assert off <= command.loss_within, f"{section.name}: `{command.text}` has another loss:\n{output}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
@@ -51,8 +57,19 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert anchor in headings(target), f"{document.name} links to {path}#{anchor}; no such heading"
 
 
-def test_the_readme_shows_the_example_as_it_is() -> None:
-    assert (ROOT / "examples" / "own_loop.py").read_text(encoding="utf-8") in fenced(ROOT / "README.md", "python")
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda example: example.name)
+def test_every_example_is_shown_as_it_is(example: Path) -> None:
+    shown = [text for document in DOCUMENTS for text in fenced(document, "python")]
+    assert example.read_text(encoding="utf-8") in shown
+
+
+def test_every_extra_is_described() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev"}  # of contributors
+    part = (ROOT / "README.md").read_text(encoding="utf-8").split("## Install")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == extras - {"all"}
+    (everything,) = project["optional-dependencies"]["all"]
+    assert set(re.findall(r"\w+", everything)) == extras - {"all", "bench"} | {"fullbore"}
 
 
 def test_every_command_has_its_place_in_the_reference() -> None:
@@ -97,11 +114,34 @@ def test_a_console_block_that_does_not_say_how_it_is_run_is_refused(tmp_path: Pa
 
 
 def test_three_dots_stand_for_any_lines() -> None:
-    command = Command("x", ("a", "...", "c"), how="compare", exit_code=0, slow=False)
-    assert _fits("a\nb\nb\nc\n", command)
-    assert _fits("a\nc\n", command)
-    assert not _fits("a\nb\n", command)
-    assert not _fits("a\nc\nd\n", command)
+    shown = ("a", "...", "c")
+    assert _fits("a\nb\nb\nc\n", shown)
+    assert _fits("a\nc\n", shown)
+    assert not _fits("a\nb\n", shown)
+    assert not _fits("a\nc\nd\n", shown)
+
+
+def test_lines_are_compared_up_to_their_first_number() -> None:
+    shown = (
+        "step 1/9  loss 5.1",
+        "...",
+        "step 9/9  loss 4.2",
+        "",
+        "r0 F0-F1-",
+        "bubble   9.1%",
+        "clocks   agree to 5 us",
+    )
+    assert _says("step 1/2  loss 3\n\nr0 F0\nr1 .F0\nbubble 10 %\nclocks agree to 71.5 us\n", shown)
+    assert not _says("step 1/2\nbubble 9.1%\n", shown), "a line is no longer printed"
+    assert not _says("step 1/2\nidle 3%\nbubble 9.1%\nclocks agree to 5 us\n", shown), "a line is new"
+    assert not _says("step 1/2\nclocks agree to 5 us\nbubble 9.1%\n", shown), "their order is another"
+    assert _says("step 1/2\nidle 3%\nbubble 9.1%\nclocks agree to 5 us\n", (*shown[:4], "...", *shown[4:]))
+
+
+def test_the_paragraph_on_a_slow_stage_may_come_unasked() -> None:
+    printed = "clocks 5 us\n\nslow stage  1 on rank 1\nreason  compute\n\nevery span 3\n"
+    assert _says(printed, ("clocks 7 us", "", "every span 3"))
+    assert not _says("clocks 5 us\n\nevery span 3\n", tuple(printed.splitlines()))
 
 
 def _run(command: str, *, folder: Path) -> tuple[int, str]:
@@ -128,17 +168,46 @@ def _run(command: str, *, folder: Path) -> tuple[int, str]:
     return process.returncode, output
 
 
-def _fits(output: str, command: Command) -> bool:
-    pattern = "".join("(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in command.shown)
+def _fits(output: str, shown: Sequence[str]) -> bool:
+    pattern = "".join("(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in shown)
     return re.fullmatch(pattern, output.rstrip("\n") + "\n") is not None
 
 
+def _says(output: str, shown: Sequence[str]) -> bool:
+    """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own."""
+    if not any(line.startswith("slow stage") for line in shown):
+        output = re.sub(r"^slow stage .*\n(?:.+\n)*", "", output, flags=re.MULTILINE)
+    return _fits("\n".join(_labels(output.splitlines())), _labels(shown))
+
+
+def _labels(lines: Sequence[str]) -> list[str]:
+    """Each line up to its first number or colon; of lines alike the first, and none of rows without a word."""
+    found: list[str] = []
+    for line in lines:
+        label = line if line == "..." else " ".join(re.split(r"[\d:]", line, maxsplit=1)[0].split())
+        if len(label) < 2 or found[-1:] == [label]:
+            continue
+        if found[-1:] == ["..."] and found[-2:-1] == [label]:
+            found.pop()  # the dots stood for more of the same
+        else:
+            found.append(label)
+    return found
+
+
+def _loss(output: str) -> float:
+    found = re.search(r"^loss +(\d+\.\d+)", output, re.MULTILINE)
+    assert found is not None, f"no loss in:\n{output}"
+    return float(found[1])
+
+
 def _exists(command: str) -> bool:
-    """A target of the Makefile, or an installation of this folder with extras that there are."""
-    program, *arguments = command.split()
+    """A target of the Makefile, an installation of this folder with extras that there are, or tests in a folder."""
+    program, *arguments = (word for word in command.split() if not re.match(r"[A-Z_]+=", word))
     if program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         return all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in arguments)
+    if program.endswith("python"):
+        return arguments[:2] == ["-m", "pytest"] and (ROOT / arguments[-1]).is_dir()
     assert program == "pip", command
     extras = re.findall(r"\[(.+?)\]", arguments[-1])
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
