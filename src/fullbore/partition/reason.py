@@ -17,8 +17,8 @@ _HEAVY = 1.5
 def reason_of(
     held: Sequence[Sequence[LayerCost]], *, objective: PartitionObjective | None, decided: str | None = None
 ) -> str:
-    """``held``: the layers of every stage. ``decided``: what to say in place of "no cut has a faster slowest stage"; without an
-    objective, of "as given"."""
+    """``held``: the layers of every stage. ``decided``: what to say in place of "no cut has a faster slowest stage";
+    without an objective, of "as given"."""
     times = [sum(layer.time_ns for layer in stage) for stage in held]
     slowest = times.index(max(times))
     stage, total = held[slowest], sum(times)
