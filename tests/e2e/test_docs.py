@@ -51,6 +51,13 @@ def test_links_lead_somewhere(document: Path) -> None:
             assert anchor in headings(target), f"{document.name} links to {path}#{anchor}; no such heading"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_a_page_read_in_one_folder_makes_each_run_once(document: Path) -> None:
+    """A run folder is never written over, so a second section that names it would fail for a reader."""
+    names = [name for one in sections(document) for c in one.commands for name in _run_folders(c.text)]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_the_readme_shows_the_example_as_it_is() -> None:
     assert (ROOT / "examples" / "own_loop.py").read_text(encoding="utf-8") in fenced(ROOT / "README.md", "python")
 
@@ -143,6 +150,11 @@ def _exists(command: str) -> bool:
     extras = re.findall(r"\[(.+?)\]", arguments[-1])
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in ",".join(extras).split(",") if extra)
+
+
+def _run_folders(command: str) -> list[str]:
+    """Those that it makes."""
+    return re.findall(r"\btrain\.run_dir=(\S+)", command)
 
 
 def _value(default: str) -> object:
