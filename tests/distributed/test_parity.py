@@ -174,12 +174,19 @@ def test_one_gradient_scaled_on_purpose_fails(text: Path) -> None:
 
 def test_the_command_answers_with_the_contracts_keys(text: Path) -> None:
     options = (*TINY_LLAMA, "--set", f"data.source={text}", "--set", "pipeline.microbatches=2")
-    ran = fullbore("verify", *options, "--json")
+    ran = fullbore("verify", *options, "--steps", "2", "--json")
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
     assert document["parity"] is True
     assert {"parity", "loss", "gradients", "parameters", "undivided_batch", "not_comparable"} <= document.keys()
     assert all(entry.keys() == {"name", "max_relative_error"} for entry in document["gradients"])
+    assert ran.err.splitlines()[4:] == [
+        "measuring 6 layers",
+        "looking for randomness",
+        *(f"pipeline: step {step} of 2 with {name}" for name in ("sgd", "adamw") for step in (1, 2)),
+        *(f"reference: step {step} of 2 with {name}" for name in ("sgd", "adamw") for step in (1, 2)),
+        "reference: the batch undivided",
+    ], "what takes long says where it is, on stderr"
 
 
 def test_a_model_that_comes_with_weights_is_compared_from_its_own_weights(text: Path) -> None:

@@ -96,6 +96,23 @@ def test_what_was_chosen_is_said(trained: tuple[dict[str, Any], Path, str]) -> N
         assert words in said
 
 
+def test_what_is_known_is_said_before_the_layers_are_measured(trained: tuple[dict[str, Any], Path, str]) -> None:
+    """Once for all ranks, on stderr, in this order."""
+    _, folder, said = trained
+    begun = [line.partition(": ")[0] for line in said.splitlines()]
+    assert begun[:8] == [
+        "starting 2 ranks",
+        "model  llama",
+        "data   stdlib",
+        begun[3],
+        "measuring 6 layers",
+        f"run    {folder}",
+        "       batch",
+        "       partition",
+    ]
+    assert begun[3].startswith("       fingerprint ")
+
+
 def test_an_existing_run_is_not_overwritten(trained: tuple[dict[str, Any], Path, str]) -> None:
     _, folder, _ = trained
     before = (folder / "metrics.jsonl").read_bytes()

@@ -72,6 +72,13 @@ def test_every_extra_is_described() -> None:
     assert set(re.findall(r"\w+", everything)) == extras - {"all", "bench"} | {"fullbore"}
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_a_page_read_in_one_folder_makes_each_run_once(document: Path) -> None:
+    """A run folder is never written over, so a second section that names it would fail for a reader."""
+    names = [name for one in sections(document) for c in one.commands for name in _run_folders(c.text)]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_every_command_has_its_place_in_the_reference() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for name in COMMANDS:
@@ -212,6 +219,11 @@ def _exists(command: str) -> bool:
     extras = re.findall(r"\[(.+?)\]", arguments[-1])
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     return all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in ",".join(extras).split(",") if extra)
+
+
+def _run_folders(command: str) -> list[str]:
+    """Those that it makes."""
+    return re.findall(r"\btrain\.run_dir=(\S+)", command)
 
 
 def _value(default: str) -> object:

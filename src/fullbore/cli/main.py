@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from fullbore.errors import FullboreError
+from fullbore.nearest import nearest
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -62,6 +63,15 @@ class _Lazy(click.Group):
         found = getattr(importlib.import_module(module), attribute)
         assert isinstance(found, click.Command)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click's own hint looks among commands that were imported, and here none is."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = nearest(args[0], COMMANDS)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

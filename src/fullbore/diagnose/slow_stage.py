@@ -3,7 +3,8 @@
 From what the stages of a run computed, what their layers were expected to cost, and the schedule:
 
 - *Which.* The rank that computes longest for one microbatch, against the mean of the other ranks. A timer around
-  forward and backward blames the first rank instead, which waits longest for its last gradient.
+  forward and backward blames the first rank instead, which waits longest for its last gradient. The steps have to bear
+  it out: where the ranks are equally busy nobody waits for one of them, and medians that differ are noise.
 - *Compute or waiting.* A rank that sets the rhythm is busy most of the pass while the others wait for it. Where even
   the slowest is idle more than half of it, messages, the host or too few microbatches decide, and no cut mends that.
 - *Layers or device.* Costly layers cost the same elsewhere; on a slow device every layer takes longer than it would
@@ -36,7 +37,8 @@ from fullbore.timeline.stage_times import stage_times
 __all__ = ["Cause", "SlowStage", "find_slow_stage"]
 
 _SLOW = 1.1
-"""A rank above this many times the mean of the others is slow."""
+"""A rank above this many times the mean of the others is slow, and one that is busy for longer than this many times
+another's share lets that one wait."""
 
 _BUSY = 0.5
 """A slow rank that is busy for less of the pass than this does not set the rhythm."""
@@ -77,6 +79,9 @@ class SlowStage:
     rank_busy_fractions: tuple[float, ...]
     """The same of every rank."""
 
+    rank_over_profile: tuple[float | None, ...]
+    """Of every rank: measured over expected time of its layers; None where none was expected."""
+
     layers_per_stage: tuple[int, ...]
     better_layers_per_stage: tuple[int, ...] | None
     """None where no cut is faster, or where the pass does not depend on the stage."""
@@ -92,6 +97,12 @@ class SlowStage:
     gain: float
     """The share of the simulated step that the better cut saves; 0.0 without one."""
 
+    @property
+    def waiting_ranks(self) -> tuple[int, ...]:
+        """The ranks that are less busy than the slow one by more than equal ranks differ: at least one."""
+        shares = enumerate(self.rank_busy_fractions)
+        return tuple(rank for rank, share in shares if share * _SLOW < self.busy_fraction)
+
 
 def find_slow_stage(
     steps: Sequence[Timeline],
@@ -102,7 +113,8 @@ def find_slow_stage(
     links: Sequence[Link] = (),
     accumulation: int = 1,
 ) -> SlowStage | None:
-    """None where no stage is slow, where there is one rank only, or where every layer is there twice.
+    """None where no stage is slow, where the ranks are equally busy, where there is one rank only, or where every
+    layer is there twice.
 
     Args:
         steps: measured, each with the COMPUTE spans of all ranks, of one or more passes.
@@ -121,12 +133,17 @@ def find_slow_stage(
     totals = [sum(kinds.values()) for kinds in measured]
     of_rank = [sum(totals[stage] for stage in placement.stages_of(Rank(rank))) for rank in range(placement.num_ranks)]
     rank = of_rank.index(max(of_rank))
-    factor = _over_mean(of_rank[rank], [*of_rank[:rank], *of_rank[rank + 1 :]])
+    factor = _over_others(of_rank, rank)
     if factor <= _SLOW:
+        return None
+    bubbles = [bubble_of(step) for step in steps]
+    busy = [median(b.busy_ns[other] / b.makespan_ns for b in bubbles) for other in range(placement.num_ranks)]
+    if _over_others(busy, rank) <= _SLOW or busy[rank] * _SLOW < max(busy):
         return None
     edges = (0, *accumulate(layers_per_stage))
     expected = [StageCost.of_layers(layers[edges[s] : edges[s + 1]]) for s in range(placement.num_stages)]
-    slowness = _slowness(of_rank, expected, measured, schedule)
+    over_profile = _over_profile(of_rank, expected, measured, schedule)
+    slowness = _slowness(over_profile)
     costs = rescale(
         layers,
         layers_per_stage=layers_per_stage,
@@ -136,8 +153,6 @@ def find_slow_stage(
         ],
     )
     found = recut(costs, schedule=schedule, present=layers_per_stage, slowness=slowness, links=links)
-    bubbles = [bubble_of(step) for step in steps]
-    busy = [median(b.busy_ns[other] / b.makespan_ns for b in bubbles) for other in range(placement.num_ranks)]
     cause = Cause.COMPUTE if busy[rank] >= _BUSY else Cause.WAITING
     better = found if cause is Cause.COMPUTE and found.gain >= _WORTH else None
     stage = max(placement.stages_of(Rank(rank)), key=lambda s: totals[s])
@@ -150,6 +165,7 @@ def find_slow_stage(
         cause=cause,
         busy_fraction=busy[rank],
         rank_busy_fractions=tuple(busy),
+        rank_over_profile=over_profile,
         layers_per_stage=tuple(layers_per_stage),
         better_layers_per_stage=better.layers_per_stage if better else None,
         step_ns=round(median(b.makespan_ns for b in bubbles)),
@@ -159,27 +175,33 @@ def find_slow_stage(
     )
 
 
-def _slowness(
+def _over_profile(
     of_rank: Sequence[int],
     expected: Sequence[StageCost],
     measured: Sequence[Mapping[Kind, int]],
     schedule: Schedule,
-) -> tuple[float, ...]:
+) -> tuple[float | None, ...]:
+    """Measured over expected of each rank."""
+    ratios: list[float | None] = []
+    for rank, time in enumerate(of_rank):
+        stages = schedule.placement.stages_of(Rank(rank))
+        hoped = sum(expected[stage].of(kind) for stage in stages for kind in measured[stage])
+        ratios.append(time / hoped if hoped else None)
+    return tuple(ratios)
+
+
+def _slowness(over_profile: Sequence[float | None]) -> tuple[float, ...]:
     """Measured over expected of each rank, over that of the usual rank; 1.0 where it does not stand out.
 
     Not measured over expected alone: on a busy machine every rank takes longer than the profile says.
     """
-    ratios = []
-    for rank, time in enumerate(of_rank):
-        stages = schedule.placement.stages_of(Rank(rank))
-        hoped = sum(expected[stage].of(kind) for stage in stages for kind in measured[stage])
-        ratios.append(time / hoped if hoped else 0.0)
+    ratios = [ratio or 0.0 for ratio in over_profile]
     usual = median_low(ratios)
     against = [ratio / usual if usual else 1.0 for ratio in ratios]
     return tuple(factor if factor >= _DEVICE else 1.0 for factor in against)
 
 
-def _over_mean(value: float, others: Sequence[float]) -> float:
-    """Infinite where the others are nothing and ``value`` is not."""
-    mean = fmean(others)
+def _over_others(values: Sequence[float], index: int) -> float:
+    """One of several over the mean of the others. Infinite where the others are nothing and it is not."""
+    value, mean = values[index], fmean([*values[:index], *values[index + 1 :]])
     return value / mean if mean else float("inf") if value else 1.0

@@ -2,8 +2,9 @@
 
 Each layer is built alone, as a stage of one, and fed numbers of its true boundary shape. Rounds go over all
 layers in turn, so that a machine that slows down or warms up does so for all of them; the median of the rounds
-counts, pooled over layers that are alike. The last layer includes the loss. Whatever came with weights is
-measured on a copy: weights, buffers, training flags and the random state are left as they were.
+counts, pooled over layers that are alike: of equal sizes, and running the same operations or taking about as
+long. The last layer includes the loss. Whatever came with weights is measured on a copy: weights, buffers,
+training flags and the random state are left as they were.
 
     backward_input   the gradient of the layer's input alone
     backward_weight  the whole backward less that; all of it for the first layer, whose input needs no gradient
@@ -15,6 +16,7 @@ import copy
 import statistics
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +29,7 @@ from fullbore.models.compiled import apply_compile
 from fullbore.models.enter import enter
 from fullbore.models.layered import LayeredModel, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.models.load import AnyModel, layered
+from fullbore.models.operations import Operations
 
 __all__ = ["profile"]
 
@@ -120,6 +123,7 @@ class _Bench:
         self._device = device
         self._input = None if layer == 0 else _numbers(model, microbatch, layer=layer, device=device, seed=seed)
         self._times = _Times()
+        self._operations = None if compile else Operations()  # no mode may be around what is compiled
         self.parameters = sum(weight.numel() for weight in weights)
         self.parameter_bytes = _size(weights)
         self.optimizer_bytes = sum(_adamw_bytes(weight) for weight in weights if weight.requires_grad)
@@ -130,7 +134,7 @@ class _Bench:
         """One forward and backward; the warm-up also finds the sizes, and its times do not count."""
         assert self._module is not None, f"{self._name} was dropped"
         if warmup:
-            with kept_bytes(self._module) as kept:
+            with kept_bytes(self._module) as kept, self._operations or nullcontext():
                 values = self._forward(self._module, self._carried()[1])
             self.activation_bytes = kept.total(without=values)
             self.output_bytes = 0 if self._is_last else sum(value.numel() * value.element_size() for value in values)
@@ -147,9 +151,18 @@ class _Bench:
         self._input = None
 
     def is_like(self, other: _Bench) -> bool:
-        """Equal sizes, and fastest rounds within a quarter of each other: the same block, measured twice."""
+        """Equal sizes, and the same operations or fastest rounds within a quarter of each other: the same block,
+        measured twice.
+
+        Not by time alone: on a busy machine there may be one round only, and eight equal blocks then fall apart.
+        """
+        if self._sizes() != other._sizes():
+            return False
+        mine, theirs = self._operations, other._operations
+        if mine is not None and theirs is not None and mine.ran == theirs.ran:
+            return True
         fastest, other_fastest = min(self._times.forward_ns), min(other._times.forward_ns)
-        return self._sizes() == other._sizes() and 4 * max(fastest, other_fastest) <= 5 * min(fastest, other_fastest)
+        return 4 * max(fastest, other_fastest) <= 5 * min(fastest, other_fastest)
 
     def _sizes(self) -> tuple[int, ...]:
         return (self.parameters, self.parameter_bytes, self.activation_bytes, self.output_bytes)

@@ -17,7 +17,8 @@ _HEAVY = 1.5
 def reason_of(
     held: Sequence[Sequence[LayerCost]], *, objective: PartitionObjective | None, decided: str | None = None
 ) -> str:
-    """``held``: the layers of every stage. ``decided``: what to say in place of "no cut has a faster slowest stage"."""
+    """``held``: the layers of every stage. ``decided``: what to say in place of "no cut has a faster slowest stage";
+    without an objective, of "as given"."""
     times = [sum(layer.time_ns for layer in stage) for stage in held]
     slowest = times.index(max(times))
     stage, total = held[slowest], sum(times)
@@ -26,7 +27,7 @@ def reason_of(
     fact = f"stage {slowest} ({names}) is the slowest with {over:.2f} times the mean{_cause(held, slowest)}"
     match objective:
         case None:
-            return f"cut by count, not by time; {fact}"
+            return f"{decided or 'as given'}; {fact}"
         case PartitionObjective.PARAMETERS:
             return f"parameters were made even, not time; {fact}"
         case PartitionObjective.TIME:

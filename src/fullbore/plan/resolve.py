@@ -168,7 +168,10 @@ def _cut(
         objective = PartitionObjective.TIME if choice == "profile" else PartitionObjective.PARAMETERS
         best = best_partition(layers, schedule=schedule, objective=objective, links=links)
         return best.layers_per_stage, best
-    counts = equal(num_layers, num_stages=num_stages) if isinstance(choice, str) else choice
+    if isinstance(choice, str):
+        counts, decided = equal(num_layers, num_stages=num_stages), "cut by count, not by time"
+    else:
+        counts, decided = choice, "as given"
     if sum(counts) != num_layers:
         raise PartitionError(
             f"pipeline.partition must add up to the model's {num_layers} layers, embed and head among them "
@@ -178,7 +181,11 @@ def _cut(
     if layers is None:
         return counts, None
     return counts, evaluate(
-        layers, layers_per_stage=counts, in_flight=in_flight(schedule), placement=schedule.placement
+        layers,
+        layers_per_stage=counts,
+        in_flight=in_flight(schedule),
+        placement=schedule.placement,
+        decided=decided,
     )
 
 
@@ -204,7 +211,8 @@ def _reasons(config: RunConfig, recipe: Recipe, partition: Partition | None) -> 
         f"{recipe.microbatches} microbatches x {recipe.layout.data} data ranks x {recipe.accumulation} passes ({said})"
     )
     counts = list(recipe.layers_per_stage)
-    why = partition.reason if partition is not None else "layers were counted, not measured"
+    counted = "layers were counted, not measured" if config.pipeline.partition == "equal" else "as given"
+    why = counted if partition is None else partition.reason
     reasons = [batch, f"partition: {counts} layers ({why})"]
     if recipe.recompute:
         where = "before the backward, as an action R" if recipe.recompute_ahead else "counted in the backward"

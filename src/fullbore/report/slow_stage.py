@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fullbore.diagnose.slow_stage import Cause, SlowStage
 from fullbore.timeline.scale import TimeScale
 
@@ -10,39 +12,66 @@ __all__ = ["render_slow_stage"]
 _EXPLAINED = 1.1
 """A measured step up to this many times the simulated one is explained by what the stages compute."""
 
-_AS_BUSY = 0.9
-"""A rank above this share of the slow one's busy time is as slow, and does not wait for it."""
+_LITTLE = 1.25
+"""A stage up to this many times as slow as the others that no cut relieves needs no reason: nothing is to be done."""
+
+_OFF = 1.25
+"""Measured times that differ from the profile's, or among ranks, by this much are not what the profile says."""
 
 
 def render_slow_stage(found: SlowStage) -> str:
     """A few lines, labelled like the others of the end-of-run page."""
     names = found.layers[0] if len(found.layers) == 1 else f"{found.layers[0]} to {found.layers[-1]}"
-    lines = [
+    which = (
         f"slow stage       {found.stage} on rank {found.rank} ({names}): computes {found.factor:.2f} times as long as "
-        "the others"
-    ]
-    lines += _compute(found) if found.cause is Cause.COMPUTE else _waiting(found)
+        "the others (medians)"
+    )
+    if found.cause is Cause.WAITING:
+        lines = [which, *_waiting(found)]
+    elif found.better_layers_per_stage is None and found.device_factor == 1 and found.factor < _LITTLE:
+        lines = [which, "better cut       none: no other cut gains 1%, by simulation"]
+    else:
+        lines = [which, *_compute(found)]
     return "\n".join(lines) + "\n"
 
 
 def _compute(found: SlowStage) -> list[str]:
-    others = [share for rank, share in enumerate(found.rank_busy_fractions) if rank != found.rank]
-    waiting = [share for share in others if share <= _AS_BUSY * found.busy_fraction] or others
-    who = "the others" if len(waiting) == len(others) else f"{len(waiting)} of the others"
-    low, high = f"{min(waiting):.0%}", f"{max(waiting):.0%}"
-    theirs = high if low == high else f"{low} to {high}"
-    if found.device_factor > 1:
-        reason = (
-            f"its device: it takes {found.device_factor:.2f} times as long for a layer as the others, by the profile"
-        )
-    else:
-        reason = "its layers: they take what the profile says, compared with those of the other ranks"
+    waiting = found.waiting_ranks
+    who = "the others" if len(waiting) == len(found.rank_busy_fractions) - 1 else f"{len(waiting)} of the others"
+    theirs = _range([f"{share:.0%}" for share in sorted(found.rank_busy_fractions[rank] for rank in waiting)])
     return [
         f"reason           compute, not waiting: rank {found.rank} is busy {found.busy_fraction:.0%} of the pass; "
         f"{who}, {theirs}, wait for it",
-        f"                 {reason}",
+        *(f"                 {line}" for line in (_device(found) if found.device_factor > 1 else _layers(found))),
         *_better(found),
     ]
+
+
+def _device(found: SlowStage) -> list[str]:
+    return [f"its device: it takes {found.device_factor:.2f} times as long for a layer as the others, by the profile"]
+
+
+def _layers(found: SlowStage) -> list[str]:
+    """What the layers took over what the profile says, here and elsewhere; where these are far apart the profile has
+    little to say about layers."""
+    own = found.rank_over_profile[found.rank]
+    if own is None:
+        return ["its layers: by the profile they take no time"]
+    others = sorted(
+        over for rank, over in enumerate(found.rank_over_profile) if rank != found.rank and over is not None
+    )
+    lines = [f"its layers: they take {own:.2f} times what the profile says"]
+    if others:
+        lines[0] += f"; those of the other ranks, {_range([f'{over:.2f}' for over in others])} times"
+    every = [own, *others]
+    if max(*every, 1.0) / min(*every, 1.0) >= _OFF:
+        lines.append("times so far from the profile come from a slow device or other work on the machine")
+    return lines
+
+
+def _range(said: Sequence[str]) -> str:
+    """Of what is sorted: the first to the last."""
+    return said[0] if said[0] == said[-1] else f"{said[0]} to {said[-1]}"
 
 
 def _better(found: SlowStage) -> list[str]:
@@ -50,7 +79,7 @@ def _better(found: SlowStage) -> list[str]:
     now = scale.format(found.predicted_step_ns)
     if found.better_layers_per_stage is None or found.better_step_ns is None:
         present = list(found.layers_per_stage)
-        return [f"better cut       none: {present} layers are simulated to take {now} a step, and no cut 1% less"]
+        return [f"better cut       none: no cut is simulated to take 1% less than the {now} a step of {present} layers"]
     counts = list(found.better_layers_per_stage)
     option = ",".join(map(str, counts))
     return [

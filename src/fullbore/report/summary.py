@@ -59,7 +59,7 @@ def render_summary(
     parts.append(_table(shown, bubble, scale))
     slowest = _slowest(shown)
     parts.append(
-        f"slowest stage    {slowest.stage}: computes {scale.format(slowest.time_ns)} a step, "
+        f"slowest stage    {slowest.stage}: computes {scale.format(slowest.time_ns)} in this step, "
         f"{slowest.over_mean:.2f} times the mean\n" + _comparison(bubble, predicted, scale)
     )
     if clock_uncertainty_ns:

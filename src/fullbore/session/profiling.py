@@ -17,6 +17,7 @@ from fullbore.models.load import load_model
 from fullbore.models.profile import profile
 from fullbore.runtime.blame import blame
 from fullbore.runtime.device import open_device
+from fullbore.session.notice import notice
 from fullbore.session.session import share_cores, typical_microbatch
 
 __all__ = ["Measured", "profile_alone"]
@@ -45,6 +46,7 @@ def profile_alone(config: RunConfig) -> Measured:
     order = corpus.training_order(config.data)
     size = batch_sizes(config).microbatch_size
     sample = typical_microbatch(order, config)
+    notice(f"measuring {len(model.layer_names)} layers")
     try:
         with redirect_stdout(sys.stderr):
             layers = profile(

@@ -17,6 +17,7 @@ from fullbore.runtime.environment import from_environment
 from fullbore.runtime.failure import failure_of
 from fullbore.runtime.launch import Worker, launch, load_target
 from fullbore.runtime.verdict import is_symptom
+from fullbore.session.notice import notice
 
 __all__ = ["in_a_group", "run_ranks"]
 
@@ -36,6 +37,7 @@ def run_ranks(target: str, *arguments: Any, num_ranks: int, preload: Sequence[st
         RankFailed: this rank failed, or waited for one that did.
     """
     if not in_a_group():
+        notice(f"starting {num_ranks} {'rank' if num_ranks == 1 else 'ranks'}")
         return launch(target, *arguments, num_ranks=num_ranks, preload=preload)[0]
     rank = _checked_rank(num_ranks)
     path = _shared_board()

@@ -34,6 +34,7 @@ from fullbore.runtime.environment import local_rank, local_world_size
 from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.session.notice import notice
 from fullbore.timeline.instrument import Instrument
 
 __all__ = [
@@ -67,6 +68,11 @@ class Place:
             self.board.write(self.mesh.rank, period=period, doing=doing, waiting=False)
         else:
             self.board.start_up(self.mesh.rank, doing)
+
+    def say(self, text: str) -> None:
+        """Tell a person, once for all ranks."""
+        if self.mesh.rank == 0:
+            notice(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,11 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
         from fullbore.models.packed import require_packable  # transformers takes seconds to import
 
         require_packable(model)
+    place.say(f"model  {model.description}")
+    place.say(f"data   {corpus.description}")
+    place.say(f"       fingerprint {corpus.fingerprint[:16]}")
     place.tell("measuring the layers")
+    place.say(f"measuring {len(model.layer_names)} layers")
     sample = typical_microbatch(order, config)
     costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
     resolved = resolve(config, costs=costs, layer_names=model.layer_names, asked=asked)

@@ -162,11 +162,8 @@ def _heldout_order(session: Session, config: RunConfig) -> Samples | None:
 
 
 def _announce(progress: TrainProgress, session: Session, folder: Path) -> None:
-    """What was chosen and why, before the first step."""
+    """What was chosen and why, before the first step. Model and data were said when they were opened."""
     progress.say(f"run    {folder}")
-    progress.say(f"model  {session.model.description}")
-    progress.say(f"data   {session.corpus.description}")
-    progress.say(f"       fingerprint {session.corpus.fingerprint[:16]}")
     for reason in session.resolved.reasons:
         progress.say(f"       {reason}")
     predicted = session.resolved.predicted

@@ -7,7 +7,7 @@ its random numbers by the same keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,12 +46,14 @@ def run_reference(
     device: torch.device,
     seed: int = 0,
     training: bool = True,
+    at_step: Callable[[int], None] | None = None,
 ) -> Observed:
     """Train ``batches`` (steps of microbatches) from the initial tensors (weights and buffers by full name).
 
     Args:
         seed: of the random keys.
         training: in training mode; otherwise in evaluation mode, with gradients all the same.
+        at_step: told each step, from 1, as it begins.
     """
     whole = model.whole()
     whole.module.to(device)
@@ -64,6 +66,8 @@ def run_reference(
     losses: list[float] = []
     first: dict[str, Tensor] = {}
     for step, microbatches in enumerate(batches):
+        if at_step is not None:
+            at_step(step + 1)
         count = sum(objective.count(microbatch) for microbatch in microbatches)
         rows = sum(num_samples(microbatch) for microbatch in microbatches)
         total = 0.0

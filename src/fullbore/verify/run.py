@@ -7,7 +7,7 @@ the loss and lose the gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,6 +45,7 @@ def verify_rank(
     slices = session.resolved.recipe.microbatches * session.resolved.recipe.accumulation
     batches = [_batch(session, step, pieces=slices) for step in range(steps)]
     session.place.tell("looking for randomness")
+    session.place.say("looking for randomness")
     randomness = _probe(session, config, batches[0][0])
     notes += randomness.notes
     training = randomness.unkeyed is None
@@ -70,10 +71,12 @@ def verify_rank(
         seed=config.train.seed,
         training=training,
     )
-    reference = refer(batches, optimizer=judged)
+    reference = refer(batches, optimizer=judged, at_step=_telling(session, "reference", judged, steps=steps))
     adamw: tuple[TensorError, ...] = ()
     if extra is not None:
-        adamw = compare(extra.parameters, refer(batches, optimizer=config.optimizer).parameters)
+        told = _telling(session, "reference", config.optimizer, steps=steps)
+        again = refer(batches, optimizer=config.optimizer, at_step=told)
+        adamw = compare(extra.parameters, again.parameters)
     whole = model.build_stage(0, len(model.layer_names), seed=config.train.seed, device=torch.device("cpu"))
     notes += not_comparable(whole.module)
     drawn = {name: weight.detach() for name, weight in whole.weights.items()}
@@ -87,6 +90,7 @@ def verify_rank(
         alone = config.data.documents != "joined"
         batch = _batch(session, 0, pieces=session.resolved.recipe.global_batch if alone else 1)
         how = "each document alone" if alone else "the batch undivided"
+        session.place.say(f"reference: {how}")
         undivided = _undivided(refer([batch], optimizer=OptimizerConfig()), seen, how=how)
     report = VerifyReport(
         parity=False,
@@ -104,6 +108,11 @@ def verify_rank(
         not_comparable=tuple(notes),
     )
     return replace(report, parity=not report.failures)
+
+
+def _telling(session: Session, what: str, optimizer: OptimizerConfig, *, steps: int) -> Callable[[int], None]:
+    """Says which step has begun: of a large model each takes minutes."""
+    return lambda step: session.place.say(f"{what}: step {step} of {steps} with {optimizer.name}")
 
 
 def _changed(buffers: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -166,9 +175,11 @@ def _run_pipeline(
         module.eval()
     update = MasterOptimizer(pipeline.weights(), config=optimizer)
     initial = {**copies(pipeline.weights()), **copies(pipeline.buffers())}
+    told = _telling(session, "pipeline", optimizer, steps=len(batches))
     losses: list[float] = []
     first: dict[str, Tensor] = {}
     for step, batch in enumerate(batches):
+        told(step + 1)
         losses.append(pipeline.step(batch))
         gradients = pipeline.gradients()
         if step == 0:

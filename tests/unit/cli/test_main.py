@@ -47,6 +47,23 @@ def test_these_commands_import_neither_torch_nor_numpy(arguments: list[str]) -> 
     assert done.stdout
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+        (["tarce", "export", "runs/first"], "No such command 'tarce'. Did you mean 'trace'?"),
+        (["schedule", "shwo"], "No such command 'shwo'. Did you mean 'show'?"),
+        (["zzz"], "No such command 'zzz'."),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_nearest(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *given)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == f"Error: {said}"
+
+
 def test_partition_imports_no_torch() -> None:
     """It simulates many cuts side by side, in numpy."""
     done = python("from fullbore.cli.main import main; main()", "partition", "--help")

@@ -246,6 +246,37 @@ def test_a_tenth_above_the_others_is_slow(over: float, is_slow: bool) -> None:
     assert (found is not None) is is_slow
 
 
+def test_medians_that_the_steps_do_not_bear_out_name_no_stage() -> None:
+    """A busy machine: most microbatches of stage 0 take 1.3 times as long as those of stage 1, and a few of stage 1
+    so much longer that its rank is the busier one. Nobody waits for rank 0."""
+    schedule = get("1f1b").build(2, num_microbatches=8)
+    layers = layers_of(5, 5, 5, 5)
+    usual = {"0F": [13] * 8, "0B": [26] * 8, "1F": [10] * 8, "1B": [20] * 8}
+    steady = of_durations(usual, schedule)
+    assert found_in(steady, layers, [2, 2], schedule).stage == 0
+    for late in (90, 130):
+        step = of_durations({**usual, "1B": [20] * 5 + [20, 30, late]}, schedule)
+        assert find_slow_stage([step], layers=layers, layers_per_stage=[2, 2], schedule=schedule) is None
+
+
+def test_of_two_slow_ranks_the_one_that_is_far_from_the_busiest_is_not_named() -> None:
+    """By its medians rank 1 is the slowest of three; rank 2 is a quarter busier still, and waits for nobody."""
+    schedule = get("1f1b").build(3, num_microbatches=8)
+    layers = layers_of(5, 5, 5)
+    times = {"0F": [3] * 8, "0B": [7] * 8, "1F": [10] * 8, "1B": [22] * 8, "2F": [10] * 8}
+    late = of_durations({**times, "2B": [20] * 5 + [20, 60, 90]}, schedule)
+    assert find_slow_stage([late], layers=layers, layers_per_stage=[1, 1, 1], schedule=schedule) is None
+    even = of_durations({**times, "2B": [20] * 8}, schedule)
+    found = found_in(even, layers, [1, 1, 1], schedule)
+    assert (found.stage, found.waiting_ranks) == (1, (0,)), "rank 2 is as busy, and does not wait"
+
+
+def test_measured_over_profiled_time_is_told_of_every_rank() -> None:
+    step = run_of(EIGHT, [1, 5, 1, 1], FOUR_RANKS, slowness=(3, 1, 1, 1))
+    found = found_in(step, EIGHT, [1, 5, 1, 1], FOUR_RANKS)
+    assert (found.rank, found.device_factor, found.rank_over_profile) == (1, 1.0, (3.0, 1.0, 1.0, 1.0))
+
+
 def test_what_has_no_other_rank_or_holds_layers_twice_is_not_compared() -> None:
     alone = Schedule("one", Placement.linear(1), 1, ())
     both_ways = shuffled_streams(Placement.bidirectional(2), num_microbatches=2, split=False, seed=0)
@@ -260,6 +291,7 @@ def test_costs_that_say_nothing_still_give_an_answer() -> None:
     step = run_of(EIGHT, [2, 2, 2, 2], FOUR_RANKS, slowness=(1, 1, 2, 1))
     found = found_in(step, nothing, [2, 2, 2, 2], FOUR_RANKS)
     assert (found.stage, found.device_factor, found.predicted_step_ns) == (2, 1.0, pass_ns(step))
+    assert found.rank_over_profile == (None, None, None, None)
 
 
 RECORDED_MS = {

@@ -98,6 +98,43 @@ def test_frozen_layers_cost_no_backward_for_weights_and_no_optimizer() -> None:
     assert costs[0].parameters == 42
 
 
+class Clock:
+    """Each look at it takes ``growth`` times as long as the one before: the later a layer, the slower it seems."""
+
+    def __init__(self, growth: float) -> None:
+        self._growth, self._now, self._tick = growth, 0.0, 1000.0
+
+    def perf_counter(self) -> float:
+        return 0.0
+
+    def perf_counter_ns(self) -> int:
+        self._now, self._tick = self._now + self._tick, self._tick * self._growth
+        return int(self._now)
+
+
+@pytest.mark.parametrize(("growth", "blocks"), [(1.1, 2), (1.0, 1)])
+def test_equal_blocks_are_measured_as_one_however_long_each_seems_to_take(
+    growth: float, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the one round that a busy machine leaves time for. Of equal sizes, but not the same block: Tanh and Sigmoid,
+    which are told apart where one takes longer."""
+    monkeypatch.setattr("fullbore.models.profile.time", Clock(growth))
+    activations = [nn.Tanh(), nn.Sigmoid(), nn.Tanh(), nn.Sigmoid(), nn.Tanh()]
+    module = nn.Sequential(nn.Linear(4, 4), *activations, nn.Linear(4, 4))
+    costs = profile(sequential_model(module), {"inputs": torch.ones(3, 4)}, device=CPU, repeats=1)[1:-1]
+    times = [(cost.forward_ns, cost.backward_input_ns, cost.backward_weight_ns) for cost in costs]
+    assert len({(c.parameters, c.activation_bytes, c.output_bytes) for c in costs}) == 1
+    assert len(set(times[::2])) == len(set(times[1::2])) == 1
+    assert len(set(times)) == blocks
+
+
+def test_equal_blocks_of_a_language_model_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullbore.models.profile.time", Clock(1.1))
+    costs = profile(FAMILIES["llama"], microbatch(), device=CPU, repeats=1)
+    assert len({cost.forward_ns for cost in costs[1:-1]}) == 1
+    assert costs[0].forward_ns < costs[1].forward_ns < costs[-1].forward_ns
+
+
 def test_it_takes_what_a_pipeline_takes() -> None:
     """A module or a configuration as its author has it, and says so where it can make nothing of one."""
     sequential = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))

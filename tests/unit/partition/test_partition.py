@@ -95,7 +95,7 @@ def test_a_full_pipe_is_as_fast_as_its_slowest_stage() -> None:
     assert f"{found.balance:.2%}" == "83.16%"
     assert round(found.speedup, 3) == 6.653
     assert (found.bottleneck_stage, found.bottleneck_ns) == (7, 3901)
-    assert found.reason == "cut by count, not by time; stage 7 (head) is the slowest with 1.20 times the mean"
+    assert found.reason == "as given; stage 7 (head) is the slowest with 1.20 times the mean"
 
 
 def test_the_layer_that_makes_a_stage_slow_is_named() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fullbore.config.run import PipelineConfig, RunConfig
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
@@ -18,6 +20,26 @@ def test_few_microbatches_may_want_another_cut_than_many() -> None:
     few, many = (resolved(layers, stages=3, microbatches=m, links=[]) for m in (3, 48))
     assert (few.recipe.layers_per_stage, many.recipe.layers_per_stage) == ((3, 2, 1), (2, 2, 2))
     assert "it is the fastest in a simulation of 1f1b with 3 microbatches" in few.reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("choice", "why", "unmeasured"),
+    [
+        ("equal", "cut by count, not by time", "layers were counted, not measured"),
+        ((3, 3), "as given", "as given"),
+    ],
+)
+def test_a_cut_that_was_given_is_not_said_to_be_by_count(
+    choice: tuple[int, ...] | str, why: str, unmeasured: str
+) -> None:
+    """A list, as a recipe has one too, may be by time."""
+    layers = [LayerCost(f"layer{i}", time, time, 0) for i, time in enumerate((4, 4, 4, 4, 4, 8))]
+    config = RunConfig(pipeline=PipelineConfig(stages=2, microbatches=4, partition=choice))  # type: ignore[arg-type]
+    names = [layer.name for layer in layers]
+    fact = "stage 1 (layer3 to layer5) is the slowest with 1.14 times the mean"
+    measured = resolve(config, costs=layers, layer_names=names).reasons[1]
+    assert measured.startswith(f"partition: [3, 3] layers ({why}; {fact}")
+    assert resolve(config, costs=None, layer_names=names).reasons[1] == f"partition: [3, 3] layers ({unmeasured})"
 
 
 def test_links_are_part_of_what_decides() -> None:

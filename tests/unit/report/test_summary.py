@@ -20,7 +20,7 @@ def test_an_even_run_shows_the_step_the_table_and_the_numbers_side_by_side() -> 
     assert "rank  stages          busy          idle       waiting  busy share" in lines
     assert "   0  0           12.35 ms       3.09 ms       3.09 ms      80.0%" in lines
     assert "   1  1           12.35 ms       3.09 ms      0.000 ms      80.0%" in lines
-    assert "slowest stage    0: computes 12.35 ms a step, 1.00 times the mean" in lines
+    assert "slowest stage    0: computes 12.35 ms in this step, 1.00 times the mean" in lines
     assert "ranks idle       20.0% of the pass on average; the busiest rank sets the bubble fraction" in lines
     assert "bubble fraction  20.0% of wall time, predicted 20.0%" in lines
     assert "pipeline pass    15.43 ms, predicted 15.43 ms (+0.0%)" in lines
@@ -30,7 +30,7 @@ def test_an_even_run_shows_the_step_the_table_and_the_numbers_side_by_side() -> 
 
 def test_an_uneven_run_names_the_slow_stage_before_where_to_look_next() -> None:
     lines = render_summary(UNEVEN, predicted=EVEN, width=90, slow_stage=FOUND, run_dir=Path("runs/first")).splitlines()
-    assert "slowest stage    1: computes 20.00 ms a step, 1.33 times the mean" in lines
+    assert "slowest stage    1: computes 20.00 ms in this step, 1.33 times the mean" in lines
     assert lines[-7:-2] == render_slow_stage(FOUND).splitlines()
     assert lines[-1] == "every span: `fullbore trace export runs/first -o trace.json`, then open it in ui.perfetto.dev"
 
