@@ -62,11 +62,10 @@ def config(text: Path, *more: str) -> RunConfig:
     return load_run(None, overrides=[*tiny, f"data.source={text}", "batch.microbatch_size=1", *more])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("ranks", "settings"),
     [
-        (2, "in turn"),
+        pytest.param(2, "in turn", marks=pytest.mark.timeout(300)),
         *(pytest.param(ranks, "pairs", marks=LONG) for ranks in (1, 2, 4)),
         *(pytest.param(ranks, "product", marks=LONG) for ranks in (2, 4)),
     ],
@@ -99,10 +98,12 @@ def _blocks(name: str) -> int:
     return 4 * CATALOGUE[name].chunks - 2 if CATALOGUE[name].chunks > 1 else 4
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("ranks", "in_turn"),
-    [(2, True), *(pytest.param(ranks, False, marks=LONG) for ranks in (2, 4))],
+    [
+        pytest.param(2, True, marks=pytest.mark.timeout(300)),
+        *(pytest.param(ranks, False, marks=LONG) for ranks in (2, 4)),
+    ],
 )
 def test_parity_for_every_schedule_where_only_a_part_trains(ranks: int, in_turn: bool, text: Path) -> None:
     """Frozen stages and low-rank adapters, in turn or both; an odd number of microbatches, where the schedule exists
