@@ -17,7 +17,7 @@ from tests.support.number_ranks import Run
 
 NAMES = (
     *("every_model", "two_steps_that_add_up", "outputs_in_order", "float16_with_a_skipped_step"),
-    *("different_modules", "refusals"),
+    *("different_modules", "refused_writes", "refusals"),
 )
 
 
@@ -104,6 +104,16 @@ def test_copies_of_a_users_own_module_are_made_equal(seen: dict[str, list[Any]])
             assert torch.equal(held.setdefault(name, weight), weight), name
     assert len(held) == 12, "weights, biases and buffers of four layers"
     assert set(owners.values()) == {1}
+
+
+def test_a_forward_that_writes_into_a_buffer_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:
+    """What no class says beforehand is seen in the first step, and no loss is given."""
+    for first, second, loss in seen["refused_writes"]:
+        assert first.startswith(
+            "ModelError: dualpipe holds the model twice, and a forward writes into Averaging.mean: each copy sees"
+        )
+        assert second.startswith("ConfigError: this pipeline has failed in an earlier step")
+        assert loss == seen["refused_writes"][0][2]
 
 
 def test_what_cannot_be_held_twice_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:

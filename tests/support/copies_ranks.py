@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -224,6 +225,39 @@ def different_modules(mesh: Mesh) -> tuple[float, dict[str, Tensor], dict[str, b
     loss = pipeline.step(chains.batch())
     pipeline.release()
     return loss, weights, owned
+
+
+class Averaging(nn.Module):
+    """Writes what it sees into a buffer, as no module of torch's that could be known by its class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, value: Tensor) -> Tensor:
+        output: Tensor = self.linear(value)
+        self.mean = 0.9 * self.mean + 0.1 * output.detach().mean(0)
+        return output
+
+
+def refused_writes(mesh: Mesh) -> tuple[str, str, float]:
+    """What every rank says of a forward that writes into a buffer, in the first step and after it; and the loss in one
+    direction, which may."""
+    said = []
+    model = nn.Sequential(nn.Linear(8, 8), Averaging(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+    pipeline = pipeline_of(copy.deepcopy(model), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+    for _ in range(2):
+        try:
+            pipeline.step(chains.batch())
+            said.append("nothing")
+        except FullboreError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    pipeline.release()
+    one_way = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="1f1b")
+    loss = one_way.step(chains.batch())
+    one_way.release()
+    return said[0], said[1], loss
 
 
 def refusals(mesh: Mesh) -> list[str]:
