@@ -1,8 +1,8 @@
 """What holding a model twice asks of it beside its weights, which `fullbore.runtime.tied` keeps equal.
 
 Buffers start equal. What a forward writes into one is no gradient that could be added up: running statistics of two
-copies would each see half of the microbatches, and neither what one process sees. So these are refused: those of a known
-class before anything is computed, any other after the first step that writes.
+copies would each see half of the microbatches, and neither what one process sees. So these are refused: those of a
+known class before anything is computed, any other in the first step that writes.
 """
 
 from __future__ import annotations
