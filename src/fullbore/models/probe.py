@@ -114,7 +114,7 @@ def _whole(model: Any, plan: PipelinePlan, task: Task, microbatch: Microbatch) -
     model.zero_grad()
     with torch.enable_grad(), collecting() as added, _outputs(plan.layers(model)) as parts:
         output = task.result(model, model(**task.inputs(model, microbatch)))
-        torch.autograd.backward(_loss(output, added, task, microbatch))
+        _backward(_loss(output, added, task, microbatch))
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
     return _Run(output.detach(), parts, gradients)
@@ -133,7 +133,7 @@ def _split(stages: Sequence[_Stage], task: Task, microbatch: Microbatch, *, name
                 value = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in leaves)
             given, value = value, stage.module(value, microbatch)
             _disturb(stage, given, microbatch)
-        torch.autograd.backward(_loss(value, added, task, microbatch))
+        _backward(_loss(value, added, task, microbatch))
     for sent, received in reversed(crossings):
         pairs = [(t, leaf.grad) for t, leaf in zip(sent, received, strict=True) if leaf.grad is not None]
         torch.autograd.backward([tensor for tensor, _ in pairs], [gradient for _, gradient in pairs])
@@ -177,6 +177,12 @@ def _outputs(layers: Sequence[Layer]) -> Iterator[dict[str, Tensor]]:
 def _loss(output: Tensor, added: Sequence[Tensor], task: Task, microbatch: Microbatch) -> Tensor:
     loss = task.objective.loss_sum(output, microbatch) / task.objective.count(microbatch)
     return loss + sum((value for value in added), start=loss.new_zeros(()))
+
+
+def _backward(loss: Tensor) -> None:
+    """Nothing, where nothing trains: such a model can still be evaluated."""
+    if loss.requires_grad:
+        torch.autograd.backward(loss)
 
 
 def _first_difference(found: _Run, reference: _Run, *, plan: PipelinePlan) -> str | None:

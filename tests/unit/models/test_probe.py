@@ -12,6 +12,7 @@ from transformers.models.llama import modeling_llama
 
 from fullbore.errors import ModelError
 from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.load import layered
 from fullbore.models.taint import Taint
 from tests.unit.models.families import llama
 
@@ -106,3 +107,10 @@ def test_labels_follow_integers_views_and_writes_in_place() -> None:
     assert taint.of([plain]) == frozenset()
     assert taint.of([written]) == {"b"}
     assert taint.of([joined]) == {"a", "b"}
+
+
+def test_a_model_in_which_nothing_trains_can_be_split() -> None:
+    """It can be evaluated."""
+    model = AutoModelForCausalLM.from_config(llama())
+    model.requires_grad_(False)
+    assert layered(model).layer_names[-1] == "head"
