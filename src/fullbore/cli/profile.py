@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fullbore.cli.output import json_option, print_json, print_text
+from fullbore.cli.output import json_option, print_json, print_text, require_different
 from fullbore.cli.run_options import import_from_here
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
@@ -36,6 +36,7 @@ def command(model: str | None, overrides: tuple[str, ...], output: Path | None, 
     from fullbore.session.profiling import profile_alone
 
     import_from_here()
+    require_different({"MODEL": None if model is None else Path(model), "-o": output})
     config = _config(model, overrides)
     measured = profile_alone(config)
     if output is not None:

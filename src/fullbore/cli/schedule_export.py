@@ -72,7 +72,8 @@ def command(
         raise ConfigError("--communication is for a CSV; fullbore text has computation only: give --csv FILE too")
     if as_json and Path("-") in (csv_file, text_file):
         raise ConfigError("--json and a file on stdout are two answers; name a file, or leave out --json")
-    require_different({"--csv": csv_file, "--text": text_file})
+    own = Path(source) if source not in CATALOGUE else None
+    require_different({"SCHEDULE": own, "--csv": csv_file, "--text": text_file})
     given = _Given(ranks, microbatches, chunks, parse_options(options), cost, comm, require_cap(memory_cap), optimal)
     schedule = _source(source, given)
     computed = schedule if isinstance(schedule, Schedule) else schedule.compute_part()

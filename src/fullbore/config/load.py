@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the run file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"the run file {path} is not UTF-8 text; a run file is TOML") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand brackets
         raise ConfigError(f"the run file {path} is not valid TOML: {error}") from None
 
 
@@ -112,7 +112,7 @@ def _parse(text: str, *, where: str) -> Any:
         raise ConfigError(f'{where}: the value is empty; write "" for empty text')
     try:
         value = tomllib.loads(f"value = {text}") if "\n" not in text else {}
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         if text[0] in "[{\"'":
             raise ConfigError(f"{where}: {text} is not a TOML value: {error}") from None
         return text

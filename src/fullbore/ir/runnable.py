@@ -17,6 +17,8 @@ def require_runnable(schedule: Schedule) -> None:
     which takes the streams in turn, wants.
     """
     placement = schedule.placement
+    if not any(action.kind.makes_input_gradient for order in schedule.orders for action in order):
+        raise ScheduleError(f"{schedule.name} has forwards only; to be trained with, a schedule has backwards")
     if schedule.num_slices > 1:
         raise ScheduleError(
             f"{schedule.name} cuts every microbatch into {schedule.num_slices} slices, which can be drawn and "

@@ -92,6 +92,8 @@ def load_model(config: ModelConfig, *, vocab_size: int | None = None, seed: int 
         ModelError: the section asks for what is not there, or the model cannot be split exactly.
     """
     made = None if config.factory is None else _call(config.factory, seed=seed)
+    if made is None and config.factory is not None:
+        raise ModelError(f"model.factory = {config.factory!r} returns None; have it return the model that it makes")
     if made is not None and not _is_hugging_face(made, kind="PreTrainedConfig"):
         if config.config:
             raise ModelError(

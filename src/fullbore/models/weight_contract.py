@@ -86,13 +86,19 @@ def checked_gradients(
             if not isinstance(made, Tensor) or made.shape != weight.shape:
                 break
         else:
-            return result
+            return _apart(result)
     trained = [name for name, wants in zip(names, wanted, strict=True) if wants]
     needed = ", ".join(f"{name} {list(weight.shape)}" for name, weight in zip(trained, weights, strict=True))
     raise ModelError(
         f"{split.__name__}.weight_gradients gives a tuple of one tensor for each weight that trains, of its shape: "
         f"{needed} (given {_said(result)})"
     )
+
+
+def _apart(made: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Each becomes a gradient that is added to in place, so none may be another's memory too."""
+    storages = {tensor.untyped_storage().data_ptr() for tensor in made}
+    return made if len(storages) == len(made) else [tensor.clone() for tensor in made]
 
 
 def _said(value: object) -> str:

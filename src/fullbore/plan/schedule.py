@@ -30,7 +30,7 @@ from fullbore.ir.validate import validate
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
-from fullbore.synthesis.catalogue import CATALOGUE, get
+from fullbore.synthesis.catalogue import CATALOGUE, get, get_runnable
 
 __all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file"]
 
@@ -95,10 +95,8 @@ def asked_schedule(config: RunConfig) -> AskedSchedule:
         InvalidSchedule: the file breaks a rule.
         ScheduleError: there is no such schedule, or not for these sizes.
     """
-    entry = CATALOGUE.get(config.pipeline.schedule)
-    if entry is not None and not entry.runnable:
-        known = ", ".join(name for name, one in CATALOGUE.items() if one.runnable)
-        raise ScheduleError(f"{entry.name} is drawn and simulated, and cannot be run; use one of: {known}")
+    if config.pipeline.schedule in CATALOGUE:
+        get_runnable(config.pipeline.schedule)
     return drawn_schedule(config)
 
 

@@ -10,6 +10,7 @@ from fullbore.errors import ConfigError, ModelError, ScheduleError
 from fullbore.ir.recipe import Layout
 from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
+from fullbore.ir.validate import validate
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.partition.equal import equal
 from fullbore.partition.holding import stages_holding
@@ -19,7 +20,7 @@ from fullbore.runtime.mesh import Mesh
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.synthesis.auto import cap_of_a_run
-from fullbore.synthesis.catalogue import get
+from fullbore.synthesis.catalogue import get_runnable
 
 __all__ = [
     "edges_of",
@@ -44,11 +45,12 @@ def schedule_for(
         ScheduleError: there is no such schedule, or not for these sizes, or it can be drawn and simulated only.
     """
     if isinstance(schedule, str):
-        entry = get(schedule)
+        entry = get_runnable(schedule)
         sizes = entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
         found = entry.make(sizes, ScheduleCosts.of(entry.place(sizes), memory_cap=cap_of_a_run(entry, sizes)))
         require_runnable(found)
         return found
+    validate(schedule)
     if num_chunks is not None or options:
         raise ScheduleError(
             f"a Schedule already says its stages per rank and its order (schedule={schedule.name!r}, "

@@ -328,8 +328,10 @@ class Pipeline:
         None only measures. A norm that is not finite leaves the gradients as they are; `finite` says so too.
 
         Raises:
-            ConfigError: ``max_norm`` is not a number of at least 0, or ``norm_type`` neither 2 nor infinity.
+            ConfigError: ``max_norm`` is not a number of at least 0, or ``norm_type`` neither 2 nor infinity; or this
+                pipeline has failed or is closed.
         """
+        self._require_usable()
         require_max_norm(max_norm)
         with self._parts.recorder.flush(Activity.GRADIENT_NORM):
             gradients = self._parts.gradients.gradients()

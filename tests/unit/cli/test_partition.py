@@ -220,3 +220,19 @@ def test_a_cap_that_is_no_size_is_refused(command: list[str], cap: str, capsys: 
     code, _, err = run(capsys, "schedule", *command, "-p", "2", "-m", "2", "--memory-cap", cap)
     assert code == 2
     assert "--memory-cap is a number of at least 0" in err
+
+
+def test_no_command_writes_over_what_it_reads(costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    order = tmp_path / "order.csv"
+    order.write_text(format_torch_csv(get("1f1b").build(2, num_microbatches=2)))
+    (tmp_path / "run.toml").write_text("[train]\nsteps = 1\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for command, options in (
+        (("partition", costs, "-p", "2", "-o", costs), "COSTS and -o"),
+        (("schedule", "export", str(order), "--text", str(order)), "SCHEDULE and --text"),
+        (("profile", str(tmp_path / "run.toml"), "-o", str(tmp_path / "run.toml")), "MODEL and -o"),
+    ):
+        code, out, err = run(capsys, *command)
+        assert (code, out) == (2, "")
+        assert f"{options} are one file" in err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -60,3 +60,9 @@ def test_three_sizes_that_contradict_each_other() -> None:
 def test_accumulation_that_does_not_divide() -> None:
     with pytest.raises(ConfigError, match=r"multiple of batch\.accumulation \* mesh\.data = 3 .*=9 or 12$"):
         sizes(total=10, a=3)
+
+
+def test_no_batch_is_too_large_for_an_answer() -> None:
+    """The nearest sizes that divide are advice, and are not looked for among 10^17."""
+    config = RunConfig(batch=BatchConfig(global_batch=10**17), pipeline=PipelineConfig(microbatches=2))
+    assert batch_sizes(config).microbatch_size == 10**17 // 2

@@ -145,3 +145,12 @@ def test_reading_a_run_file_does_not_import_torch() -> None:
     code = "import sys, fullbore.config.load, fullbore.config.dump, fullbore.data.corpus; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("text", ["[train]\nsteps = " + "9" * 5000, "[train]\nsteps = " + "[" * 5000])
+def test_what_the_parser_of_toml_stumbles_over_is_refused_by_the_name_of_the_file(text: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"the run file .*run\.toml is not valid TOML"):
+        load_run(tmp_path / "run.toml")
+    with pytest.raises(ConfigError, match=r"^--set train\.steps="):
+        load_run(None, overrides=[text.removeprefix("[train]\n").replace("steps = ", "train.steps=")])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fullbore.errors import ScheduleError
+from fullbore.ir.action import Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.runnable import require_runnable
 from fullbore.schedules.registry import REGISTRY
@@ -25,3 +28,10 @@ def test_whole_microbatches_on_two_ranks_each_and_both_ways() -> None:
     one_way = shuffled_streams(Placement.bidirectional(2), num_microbatches=1, split=False, seed=0)
     with pytest.raises(ScheduleError, match=r"gives the stages \[2, 3\] nothing to do"):
         require_runnable(one_way)
+
+
+def test_a_schedule_without_backwards_does_not_train() -> None:
+    whole = REGISTRY["gpipe"].build(2, num_microbatches=2)
+    orders = tuple(tuple(action for action in order if action.kind is Kind.FORWARD) for order in whole.orders)
+    with pytest.raises(ScheduleError, match=r"^gpipe has forwards only; to be trained with"):
+        require_runnable(replace(whole, orders=orders))

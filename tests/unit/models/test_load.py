@@ -71,6 +71,10 @@ def test_other_kinds_are_refused_by_name(model: Any, message: str) -> None:
         layered(model)
 
 
+def make_and_forget() -> None:
+    nn.Sequential(nn.Linear(2, 2))
+
+
 def test_the_built_in_model() -> None:
     model = load_model(ModelConfig(), vocab_size=300)
     assert isinstance(model, HuggingFaceModel)
@@ -104,6 +108,7 @@ def test_a_factory_gives_every_rank_the_same_weights_and_leaves_the_random_state
         ({"config": {"num_hiden_layers": 2}}, "no 'num_hiden_layers' .*did you mean 'num_hidden_layers'"),
         ({"hf": "nowhere/at-all"}, "local folder with a config.json .nowhere/at-all has none."),
         ({"factory": "no.such:thing"}, "'no.such:thing' cannot be imported"),
+        ({"factory": f"{HERE}:make_and_forget"}, "make_and_forget' returns None; have it return the model"),
         ({"factory": f"{HERE}:make_nothing"}, "failed: KeyError: 'no such file'"),
         ({"factory": f"{HERE}:make_plain"}, "Plain cannot be split"),
         ({"factory": f"{HERE}:make_sequential", "dtype": "float64"}, "model.dtype is float64, .*0.weight in float32"),

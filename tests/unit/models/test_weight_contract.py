@@ -16,6 +16,7 @@ from fullbore.errors import ModelError
 from fullbore.models import norm_splits, weight_registry
 from fullbore.models.deferral import Deferral
 from fullbore.models.sequential import sequential_model
+from fullbore.models.weight_contract import checked_gradients
 from fullbore.models.weight_queue import WeightQueue
 from fullbore.models.weight_registry import apply_weight_splits, register_weight_split, split_of
 from fullbore.models.weight_split import WeightSplit
@@ -410,3 +411,17 @@ def test_a_list_of_what_is_kept_or_made_will_do() -> None:
     reference = copy.deepcopy(model)
     apply_weight_splits(model, deferral)
     assert_same(taught(model, deferral), taught(reference, None))
+
+
+def test_gradients_in_one_memory_come_apart() -> None:
+    """They are added to in place: a sum of one would show in the other."""
+    weights = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))]
+    made = torch.ones(3)
+    first, second = checked_gradients(
+        ScaleSplit, (made, made), names=("weight", "bias"), wanted=(True, True), weights=weights
+    )
+    first.add_(1)
+    assert second.tolist() == [1.0, 1.0, 1.0]
+    apart = (torch.ones(3), torch.ones(3))
+    kept = checked_gradients(ScaleSplit, apart, names=("weight", "bias"), wanted=(True, True), weights=weights)
+    assert kept is apart

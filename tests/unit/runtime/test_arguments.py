@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from fullbore.errors import InvalidSchedule, ScheduleError
 from fullbore.ir.action import Kind
-from fullbore.runtime.arguments import with_recomputations
+from fullbore.runtime.arguments import schedule_for, with_recomputations
 from fullbore.schedules.registry import get
 
 LAYERS = ("a", "b", "c", "d", "e", "f")
@@ -24,3 +27,12 @@ def test_both_copies_of_a_stage_recompute_right_before_their_backward(name: str)
     assert not found.overlaps
     without = tuple(tuple(a for a in order if a.kind is not Kind.RECOMPUTE) for order in found.orders)
     assert without == plain.orders
+
+
+def test_a_schedule_that_is_none_and_one_that_is_only_drawn_are_refused() -> None:
+    whole = get("1f1b").build(2, num_microbatches=2)
+    sizes: dict[str, Any] = {"num_ranks": 2, "num_microbatches": 2, "num_chunks": None, "options": None}
+    with pytest.raises(InvalidSchedule, match="one-order-a-rank"):
+        schedule_for(replace(whole, orders=whole.orders[:1]), **sizes)
+    with pytest.raises(ScheduleError, match="hanayo is drawn and simulated, and cannot be run; use one of: gpipe"):
+        schedule_for("hanayo", **sizes)

@@ -281,3 +281,12 @@ def test_a_schedule_with_recomputations_needs_layers_that_recompute_and_is_taken
         with made(chain_model(), schedule=schedule, recompute=("0",), recompute_ahead=flag) as pipeline:
             assert pipeline.schedule == schedule
             assert pipeline.step(chain_batch()) == 270.0
+
+
+def test_after_closing_nothing_is_clipped() -> None:
+    """The norm would be that of one rank's stages."""
+    pipeline = Pipeline(chain_model(), num_microbatches=2, objective=SQUARED_ERROR)
+    pipeline.step(chain_batch())
+    pipeline.close()
+    with pytest.raises(ConfigError, match="this pipeline is closed"):
+        pipeline.clip_grad_norm(1.0)
