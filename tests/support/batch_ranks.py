@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import FullboreError
+from fullbore.errors import FullboreError, ModelError
 from fullbore.ir.schedule import Schedule
 from fullbore.models.hugging_face import HuggingFaceModel
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
@@ -274,7 +274,7 @@ class _Drawn(nn.Linear):
     """A user's layer that cannot draw its weights."""
 
     def reset_parameters(self) -> None:
-        raise OSError("the disk is gone")
+        raise ModelError("the disk is gone")
 
 
 class _Unreadable(list[Microbatch]):

@@ -34,17 +34,18 @@ def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
 
 
 def all_or_none(make: Callable[[], _T], *, mesh: Mesh) -> _T:
-    """What ``make`` gives on this rank, once it has given something on every rank. Every rank calls this.
+    """What ``make`` gives on this rank, once it has given something on every rank. Every rank calls this. What is no
+    refusal (memory that is not there, a fault in somebody's own code) ends this rank alone, and it is named for that.
 
     Raises:
-        Exception: what ``make`` raises on this rank.
-        ConfigError: it raised on another one only; says what.
+        InputError: ``make`` refuses on this rank.
+        ConfigError: it refuses on another one only; says what.
     """
-    problem: Exception | None = None
+    problem: InputError | None = None
     made: list[_T] = []
     try:
         made.append(make())
-    except Exception as error:
+    except InputError as error:
         problem = error
     _raise_together(problem, doing="cannot begin", mesh=mesh)
     return made[0]
