@@ -12,8 +12,9 @@ from fullbore.errors import ConfigError
 from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits
 from fullbore.plan.from_run import costs_of_file, costs_of_run
+from fullbore.plan.partition import planned_partition
 from fullbore.plan.recipe_file import write_recipe
-from fullbore.report.partition import partition_report
+from fullbore.report.partition import PartitionReport
 
 __all__ = ["command"]
 
@@ -63,7 +64,7 @@ def command(
     require_different({"COSTS": costs, "-o": output})
     known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
     try:
-        found = partition_report(
+        planned = planned_partition(
             known,
             num_ranks=ranks,
             num_chunks=chunks,
@@ -78,12 +79,13 @@ def command(
         answer_no(str(no))
         return
     if output is not None:
-        write_recipe(output, found.recipe, stage_costs=found.stage_costs)
-        click.echo(f"wrote {output}: {found.recipe.global_batch} sequences a step", err=True)
+        write_recipe(output, planned.recipe, stage_costs=planned.stage_costs)
+        click.echo(f"wrote {output}: {planned.recipe.global_batch} sequences a step", err=True)
+    report = PartitionReport(planned)
     if as_json:
-        print_json(found.document())
+        print_json(report.document())
     else:
-        print_text(found.text())
+        print_text(report.text())
 
 
 def _bytes(text: str) -> int:

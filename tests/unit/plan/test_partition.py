@@ -16,9 +16,9 @@ from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.from_run import RunCosts
+from fullbore.plan.partition import PlannedPartition, planned_partition
 from fullbore.plan.recompute import with_recompute
 from fullbore.plan.resolve import ResolvedRecipe, resolve
-from fullbore.report.partition import PartitionReport, partition_report
 from fullbore.simulate.memory import peak_bytes, peak_shares
 from fullbore.synthesis.catalogue import CATALOGUE
 
@@ -36,9 +36,9 @@ def cut(
     microbatches: int | None = 12,
     schedule: str | None = "auto",
     ran: Recipe | None = None,
-) -> PartitionReport:
+) -> PlannedPartition:
     layers = LAYERS if ran is None else with_recompute(LAYERS, names=ran.recompute, ahead=ran.recompute_ahead)
-    return partition_report(
+    return planned_partition(
         RunCosts(layers, ran, None, 2),
         num_ranks=ranks,
         num_chunks=None,
@@ -54,7 +54,7 @@ def run(**pipeline: object) -> ResolvedRecipe:
     return resolve(asked, costs=LAYERS, layer_names=NAMES)
 
 
-def require_same(found: PartitionReport, ran: ResolvedRecipe) -> None:
+def require_same(found: PlannedPartition, ran: ResolvedRecipe) -> None:
     """The cut, the order, and what is said about them."""
     assert ran.predicted is not None
     assert found.recipe.layers_per_stage == ran.recipe.layers_per_stage
@@ -98,7 +98,7 @@ def test_a_run_keeps_its_cap_and_its_recomputation(ahead: bool) -> None:
 def two_chunks(name: str, *, memory_bytes: int, microbatches: int, layers: Sequence[tuple[int, int, int, int]]) -> int:
     """What the fullest of two ranks needs. ``layers``: the three times, and the bytes that a microbatch keeps."""
     costs = tuple(LayerCost(f"l{i}", *times, activation_bytes=kept) for i, (*times, kept) in enumerate(layers))
-    found = partition_report(
+    found = planned_partition(
         RunCosts(costs, None, None, 1),
         num_ranks=2,
         num_chunks=2,
