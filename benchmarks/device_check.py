@@ -38,8 +38,8 @@ from fullbore.models.sequential import sequential_model
 from fullbore.runtime.device import CpuDevice, CudaDevice, Device
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.memory_transport import MemoryFabric
 from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.transport.memory_transport import MemoryFabric
 from fullbore.schedules.registry import REGISTRY
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row, Span

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from fullbore.runtime.board import START_UP_FACTOR
+from fullbore.runtime.processes.board import START_UP_FACTOR
 
 __all__ = ["CASES", "MICROBATCHES", "Case"]
 

@@ -26,8 +26,8 @@ from fullbore.ir.schedule import Schedule
 from fullbore.partition.best import best_partition
 from fullbore.partition.rescale import rescale
 from fullbore.plan.made import Timing, make_for
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.processes.launch import Worker
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes

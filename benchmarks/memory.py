@@ -24,7 +24,7 @@ from typing import Any
 from measure import answer
 from memory_ranks import Footprint, MemoryCell
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 
 
 def main() -> None:

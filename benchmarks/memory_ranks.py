@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from fullbore.models.layered import Objective
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker
 
 __all__ = ["Footprint", "MemoryCell", "measure_footprints"]
 

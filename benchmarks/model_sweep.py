@@ -35,10 +35,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from fullbore.errors import ModelError
 from fullbore.models.auxiliary import collecting
 from fullbore.models.enter import enter
-from fullbore.models.families import BLOCKS
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.families import BLOCKS
+from fullbore.models.hugging_face.model import HuggingFaceModel
+from fullbore.models.hugging_face.shrink import certain, narrow, shallow
 from fullbore.models.layered import BuiltStage, Microbatch, TensorSpec, WholeModel
-from fullbore.models.shrink import certain, narrow, shallow
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 BEGIN, END = "<!-- sweep: begin -->", "<!-- sweep: end -->"

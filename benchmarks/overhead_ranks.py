@@ -28,10 +28,10 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.device import CpuDevice, Mark
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.processes.launch import Worker
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.runtime.torch_transport import TorchTransport
+from fullbore.runtime.transport.torch_transport import TorchTransport
 from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.writer import TraceWriter
 

@@ -32,7 +32,7 @@ from measure import Spread, answer
 from packing_ranks import GROUPINGS, Grouped, Sizes, even_rows, measure_groupings
 
 from fullbore.ir.action import Compute, Kind
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 from fullbore.schedules.registry import get
 
 _SIMULATED = ((2, 8), (4, 8), (4, 16), (8, 16), (8, 32))

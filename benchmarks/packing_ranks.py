@@ -16,9 +16,9 @@ from fullbore.data.rows import Rows
 from fullbore.ir.recipe import Layout
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker
 from fullbore.session.session import store_of, tensors
 
 __all__ = ["GROUPINGS", "Grouped", "Sizes", "even_rows", "measure_groupings"]

@@ -15,7 +15,7 @@ from statistics import median
 from emulation import Cell
 from measure import Spread, answer
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 
 _ACTION_NS = 5_000_000
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.processes.board import ProgressBoard
+from fullbore.runtime.processes.launch import Worker
 from fullbore.session.session import store_of
 
 __all__ = ["Timed", "group", "timed"]

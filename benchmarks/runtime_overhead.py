@@ -32,7 +32,7 @@ from emulation import Cell
 from measure import Spread, answer
 from overhead_ranks import Measured
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 
 _KIB, _MIB = 1 << 10, 1 << 20
 

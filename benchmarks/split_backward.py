@@ -33,12 +33,12 @@ from torch import Tensor, nn
 from transformers import GPT2Config, LlamaConfig
 
 from fullbore.ids import MicrobatchIndex
-from fullbore.models.deferral import Deferral
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.sequential import sequential_model
-from fullbore.models.weight_registry import apply_weight_splits
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_registry import apply_weight_splits
 from fullbore.runtime.eager import EagerEngine
 
 CPU = torch.device("cpu")

@@ -40,7 +40,7 @@ from measure import Spread, answer
 from split_emulation import FULLBORE, TORCH, SplitCell, contestants
 from split_overhead_ranks import SplitMeasured, measure_split
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 
 
 def main() -> None:

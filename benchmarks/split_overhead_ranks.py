@@ -19,7 +19,7 @@ from fullbore.ids import MicrobatchIndex, Rank, StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
-from fullbore.runtime.launch import Worker
+from fullbore.runtime.processes.launch import Worker
 
 __all__ = ["SplitMeasured", "measure_split"]
 

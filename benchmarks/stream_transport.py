@@ -14,8 +14,8 @@ from torch import Tensor
 from fullbore.ids import Rank
 from fullbore.ir.program import Lane
 from fullbore.runtime.device import CudaDevice
-from fullbore.runtime.memory_transport import MemoryFabric, Operation
-from fullbore.runtime.transport import Arrival, TransferTimeout
+from fullbore.runtime.transport.memory_transport import MemoryFabric, Operation
+from fullbore.runtime.transport.transport import Arrival, TransferTimeout
 
 
 @dataclass(eq=False, slots=True)

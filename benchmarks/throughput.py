@@ -37,7 +37,7 @@ from gain_ranks import Gain, measure_gains
 from measure import Spread, answer
 from throughput_ranks import Throughput, measure_systems
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 
 _ALL = (
     "one process",

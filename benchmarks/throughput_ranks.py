@@ -19,9 +19,9 @@ from fullbore.models.layered import Objective
 from fullbore.models.load import layered
 from fullbore.partition.best import best_partition
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker
 from fullbore.schedules.registry import get
 from fullbore.session.session import Place, measure
 

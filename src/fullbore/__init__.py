@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fullbore.models.auxiliary import auxiliary_loss
     from fullbore.models.layered import Objective
     from fullbore.models.profile import profile
-    from fullbore.models.weight_registry import register_weight_split
-    from fullbore.models.weight_split import WeightSplit
+    from fullbore.models.split_backward.weight_registry import register_weight_split
+    from fullbore.models.split_backward.weight_split import WeightSplit
     from fullbore.runtime.optimizer import MasterOptimizer
     from fullbore.runtime.pipeline import Pipeline
     from fullbore.timeline.scale import TimeScale
@@ -49,10 +49,10 @@ _HOMES = {
     "Schedule": "fullbore.ir.schedule",
     "TimeScale": "fullbore.timeline.scale",
     "Timeline": "fullbore.timeline.span",
-    "WeightSplit": "fullbore.models.weight_split",
+    "WeightSplit": "fullbore.models.split_backward.weight_split",
     "auxiliary_loss": "fullbore.models.auxiliary",
     "profile": "fullbore.models.profile",
-    "register_weight_split": "fullbore.models.weight_registry",
+    "register_weight_split": "fullbore.models.split_backward.weight_registry",
     "render_text": "fullbore.timeline.text",
 }
 

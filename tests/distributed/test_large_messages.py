@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 from tests.support.large_ranks import FACTORS, SIDE
 from tests.support.ranks import PRELOAD
 

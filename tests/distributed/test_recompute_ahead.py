@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fullbore.report.run import predicted_timeline
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 from fullbore.timeline.bubble import bubble_of
 from fullbore.timeline.span import Row
 from fullbore.trace.reader import read_trace

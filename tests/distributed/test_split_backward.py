@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 from tests.support.ranks import PRELOAD
 from tests.support.split_ranks import MODELS, Compared
 

@@ -8,7 +8,7 @@ import pytest
 
 from fullbore.ir.torch_lower import with_transfers
 from fullbore.ir.torch_write import format_torch_csv
-from fullbore.runtime.launch import launch
+from fullbore.runtime.processes.launch import launch
 from fullbore.schedules.registry import REGISTRY
 from tests.property.strategies import fits
 

@@ -18,8 +18,8 @@ from fullbore.ids import Rank, StageIndex
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.memory_transport import MemoryFabric
 from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.transport.memory_transport import MemoryFabric
 from fullbore.synthesis.catalogue import CATALOGUE
 from fullbore.timeline.instrument import SpanList
 from fullbore.timeline.span import Row

@@ -12,9 +12,9 @@ from torch import Tensor
 from fullbore.ir.action import Kind
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker
 from fullbore.simulate.memory import peak_activations
 from fullbore.timeline.span import Row
 from tests.support.ranks import group

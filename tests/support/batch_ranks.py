@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fullbore.errors import FullboreError, ModelError
 from fullbore.ir.schedule import Schedule
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
 from fullbore.models.next_token import next_token_objective
 from fullbore.models.sequential import sequential_model

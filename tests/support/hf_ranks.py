@@ -14,8 +14,8 @@ from fullbore.config.run import OptimizerConfig
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import layered
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker, launch
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker, launch
 from fullbore.verify.reference import copies, run_reference
 from tests.support.ranks import PRELOAD, group
 from tests.support.staged import sliced

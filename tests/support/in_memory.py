@@ -19,15 +19,15 @@ from fullbore.ir.lower import lower
 from fullbore.ir.program import Lane
 from fullbore.ir.schedule import Schedule
 from fullbore.models.checkpoints import Watch
-from fullbore.models.deferral import Deferral
 from fullbore.models.layered import Boundary, BuiltStage, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.models.recompute import apply_recompute
-from fullbore.models.weight_registry import apply_weight_splits
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_registry import apply_weight_splits
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.memory_transport import MemoryFabric, lane_of_its_own
 from fullbore.runtime.recorder import StepRecorder
+from fullbore.runtime.transport.memory_transport import MemoryFabric, lane_of_its_own
 from fullbore.schedules.sizes import Sizes
 from fullbore.synthesis.catalogue import CATALOGUE
 from fullbore.timeline.instrument import SpanList

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from fullbore.config.run import OptimizerConfig
 from fullbore.models.layered import Objective
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker
 from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model, group
 
 SIDE = 2048

@@ -1,4 +1,4 @@
-"""What tests run on launched ranks. Each function is a target of `fullbore.runtime.launch.launch`, by name."""
+"""What tests run on launched ranks. Each function is a target of `launch`, by name."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fullbore.models.layered import Objective
 from fullbore.runtime.clipping import clip, global_norm
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.gradients import GradientStore
-from fullbore.runtime.launch import Worker, launch
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker, launch
 from fullbore.runtime.tied import TiedGradients
 from fullbore.session.session import store_of
 from fullbore.verify.report import VerifyReport

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from fullbore.runtime.launch import Worker, launch
+from fullbore.runtime.processes.launch import Worker, launch
 from tests.support.ranks import PRELOAD, group
 
 

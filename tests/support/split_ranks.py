@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.schedule import Schedule
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import Objective
 from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.launch import Worker
 from tests.support.ranks import SQUARED_ERROR, group
 from tests.support.split_schedules import mixed, one_forward_one_input, v_shaped
 

@@ -20,11 +20,11 @@ from fullbore.ids import MicrobatchIndex
 from fullbore.models.auxiliary import num_samples
 from fullbore.models.checkpoints import Watch
 from fullbore.models.compiled import apply_compile
-from fullbore.models.deferral import Deferral
 from fullbore.models.layered import BuiltStage, LayeredModel, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys, apply_keys
 from fullbore.models.recompute import apply_recompute
-from fullbore.models.weight_registry import apply_weight_splits
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_registry import apply_weight_splits
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.gradients import GradientStore
 

@@ -23,8 +23,8 @@ from fullbore.ir.program import Lane
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.device import Mark
 from fullbore.runtime.eager import EagerEngine
-from fullbore.runtime.memory_transport import MemoryFabric, Operation
-from fullbore.runtime.transport import TransferTimeout
+from fullbore.runtime.transport.memory_transport import MemoryFabric, Operation
+from fullbore.runtime.transport.transport import TransferTimeout
 
 CLOCK_AHEAD_NS = 3_600_000_000_000
 """The device's clock is an hour ahead of the host's: a span timed by the host shows."""

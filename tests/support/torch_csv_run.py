@@ -14,7 +14,7 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from fullbore.ids import Rank
 from fullbore.ir.schedule_file import read_schedule_file
-from fullbore.runtime.launch import Worker
+from fullbore.runtime.processes.launch import Worker
 
 
 def largest_gradient_errors(worker: Worker, cases: Sequence[tuple[str, str]], store: str) -> list[float]:

@@ -1,9 +1,9 @@
 """LayeredModel: a model seen as an ordered run of named layers, and the stages cut from it.
 
-Each kind of model that is understood has an adapter that implements `LayeredModel`: `fullbore.models.hugging_face` for
-transformers' models, with peft's adapters or without, and `fullbore.models.chain` for an `nn.Sequential` and for
-modules with a ``pipeline_layers()`` method. `fullbore.models.load.layered` chooses. The rest of fullbore sees only what
-is here.
+Each kind of model that is understood has an adapter that implements `LayeredModel`:
+`fullbore.models.hugging_face.model` for transformers' models, with peft's adapters or without, and
+`fullbore.models.chain` for an `nn.Sequential` and for modules with a ``pipeline_layers()`` method.
+`fullbore.models.load.layered` chooses. The rest of fullbore sees only what is here.
 """
 
 from __future__ import annotations

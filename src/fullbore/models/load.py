@@ -23,7 +23,7 @@ from fullbore.said import said
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-    from fullbore.models.hugging_face import HuggingFaceModel
+    from fullbore.models.hugging_face.model import HuggingFaceModel
 
 __all__ = ["DEFAULT_VOCABULARY", "AnyModel", "layered", "load_model"]
 
@@ -110,7 +110,7 @@ def load_model(config: ModelConfig, *, vocab_size: int | None = None, seed: int 
 
 def _configured(config: ModelConfig, made: PreTrainedConfig | None, *, vocab_size: int | None) -> LayeredModel:
     """A Hugging Face model from a factory's configuration, a folder's, or the built-in one."""
-    from fullbore.models.hf_config import builtin_config, override, read_config
+    from fullbore.models.hugging_face.config import builtin_config, override, read_config
 
     if made is not None:
         found = made
@@ -134,7 +134,7 @@ def _is_hugging_face(model: object, *, kind: str) -> bool:
 
 
 def _adapter() -> type[HuggingFaceModel]:
-    from fullbore.models.hugging_face import HuggingFaceModel
+    from fullbore.models.hugging_face.model import HuggingFaceModel
 
     return HuggingFaceModel
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fullbore.models.split_forward import at_once
+from fullbore.models.split_backward.split_forward import at_once
 
 __all__ = ["TokenChunks"]
 

@@ -9,7 +9,7 @@ from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
 from fullbore.data.files import need_files
 from fullbore.errors import ConfigError, PartitionError
-from fullbore.models.hf_folder import need_config
+from fullbore.models.hugging_face.folder import need_config
 from fullbore.partition.equal import equal
 from fullbore.plan.known_layers import known_layers
 from fullbore.plan.schedule import AskedSchedule, asked_schedule

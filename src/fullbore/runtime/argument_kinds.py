@@ -15,10 +15,10 @@ from fullbore.config.layer_names import require_layers
 from fullbore.errors import ConfigError
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.environment import local_rank
 from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.timeline.instrument import Instrument
 
 __all__ = ["require_kinds", "require_layers_of", "required_device"]

@@ -14,7 +14,6 @@ from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.runtime.agreement import all_or_none
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.evaluation import Evaluation
@@ -25,11 +24,12 @@ from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.mirrored import require_no_statistics, share_buffers
 from fullbore.runtime.outputs import OutputTap
+from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
 from fullbore.runtime.tied import TiedGradients, holders_of
-from fullbore.runtime.torch_transport import TorchTransport
 from fullbore.runtime.trainable import Trainable
+from fullbore.runtime.transport.torch_transport import TorchTransport
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
 
 __all__ = ["Assembly", "assembled"]

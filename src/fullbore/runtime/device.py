@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from fullbore.errors import ConfigError
-from fullbore.runtime.transport import TransferTimeout
+from fullbore.runtime.transport.transport import TransferTimeout
 
 __all__ = ["CpuDevice", "CudaDevice", "Device", "Mark", "open_device"]
 

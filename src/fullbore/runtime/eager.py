@@ -5,7 +5,7 @@ output: the tensor itself belongs to whoever sends it, so its storage goes as so
 Megatron-LM does by emptying the tensor (`deallocate_output_tensor`), without touching anybody's storage.
 
 A split backward runs autograd's one backward, while the stage's modules leave their weight gradients in a queue
-(`fullbore.models.weight_split`). The graph is gone after that; the queue holds what is left to do.
+(`fullbore.models.split_backward.weight_split`). The graph is gone after that; the queue holds what is left to do.
 
 Recomputation is of single layers, each a checkpoint in the stage's graph. A recompute action has all of a microbatch's
 run again at once, in the order of the forward (`fullbore.models.checkpoints`); where the schedule has none, autograd
@@ -29,11 +29,11 @@ from fullbore.ids import MicrobatchIndex
 from fullbore.ir.action import Kind
 from fullbore.models.auxiliary import collecting, num_samples
 from fullbore.models.checkpoints import Checkpoints, Watch
-from fullbore.models.deferral import Deferral
 from fullbore.models.enter import enter
 from fullbore.models.layered import Boundary, Microbatch, Objective, Parcel
 from fullbore.models.randomness import RandomKeys
-from fullbore.models.weight_queue import WeightQueue
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_queue import WeightQueue
 
 __all__ = ["EagerEngine", "Edge", "EvaluationEngine"]
 

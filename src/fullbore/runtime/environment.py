@@ -1,4 +1,4 @@
-"""What a launcher (torchrun, or `fullbore.runtime.launch`) says of this process, in environment variables."""
+"""What a launcher (torchrun, or `fullbore.runtime.processes.launch`) says of this process, in environment variables."""
 
 from __future__ import annotations
 

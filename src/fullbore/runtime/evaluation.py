@@ -11,12 +11,12 @@ from fullbore.ir.forward_only import forward_only
 from fullbore.ir.lower import lower
 from fullbore.ir.placement import Placement
 from fullbore.models.layered import Microbatch
-from fullbore.runtime.board import ProgressBoard, evaluation_name
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EvaluationEngine
 from fullbore.runtime.executor import BoundaryOf, Executor
+from fullbore.runtime.processes.board import ProgressBoard, evaluation_name
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.runtime.transport import Transport
+from fullbore.runtime.transport.transport import Transport
 from fullbore.timeline.instrument import SpanList
 
 __all__ = ["Evaluation"]

@@ -25,14 +25,14 @@ from fullbore.ir.action import Compute, Kind, Message, Payload
 from fullbore.ir.program import Lane, Program
 from fullbore.ir.program_spec import check_program
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
-from fullbore.runtime.blame import blame
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Mark
 from fullbore.runtime.engine import StageEngine
 from fullbore.runtime.prepared import Await, Hand, Run, prepare
-from fullbore.runtime.receive_buffers import ReceiveBuffers
+from fullbore.runtime.processes.blame import blame
+from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout, Transport
+from fullbore.runtime.transport.receive_buffers import ReceiveBuffers
+from fullbore.runtime.transport.transport import Arrival, PeerLost, TransferTimeout, Transport
 from fullbore.said import first_line
 
 __all__ = ["BoundaryOf", "Executor"]

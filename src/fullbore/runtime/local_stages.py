@@ -19,12 +19,12 @@ from fullbore.ir.action import Kind, Message, Payload
 from fullbore.ir.schedule import Schedule
 from fullbore.models.checkpoints import Watch, require_checkpoints
 from fullbore.models.compiled import apply_compile
-from fullbore.models.deferral import Deferral
 from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
 from fullbore.models.randomness import RandomKeys, apply_keys
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.share import share_weights
-from fullbore.models.weight_registry import apply_weight_splits
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_registry import apply_weight_splits
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine, EvaluationEngine
 from fullbore.runtime.mesh import Mesh

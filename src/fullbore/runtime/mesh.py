@@ -20,13 +20,13 @@ from torch.distributed.distributed_c10d import _set_pg_timeout  # there is no pu
 
 from fullbore.errors import ConfigError, NeighborLost, TransferStalled
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device
 from fullbore.runtime.environment import world_size
+from fullbore.runtime.processes.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.rendezvous import make_group
-from fullbore.runtime.torch_errors import attempt
-from fullbore.runtime.transport import PeerLost, TransferTimeout
+from fullbore.runtime.transport.torch_errors import attempt
+from fullbore.runtime.transport.transport import PeerLost, TransferTimeout
 from fullbore.timeline.clock import ClockOffset
 
 __all__ = ["Mesh"]

@@ -39,13 +39,13 @@ from fullbore.runtime.arguments import (
 )
 from fullbore.runtime.assembly import assembled
 from fullbore.runtime.batch import Batch, counted, microbatches_of
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.clipping import clip, global_norm, require_max_norm
 from fullbore.runtime.device import Device
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.mirrored import buffer_state, require_no_statistics, require_unwritten
 from fullbore.runtime.outputs import Output, require_output
+from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from fullbore.ids import MicrobatchIndex, Rank
 from fullbore.ir.action import Compute, Kind
-from fullbore.runtime.board import ProgressBoard, step_name
 from fullbore.runtime.device import Device, Mark
+from fullbore.runtime.processes.board import ProgressBoard, step_name
 from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.span import Activity, Row, Span
 

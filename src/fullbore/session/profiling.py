@@ -15,8 +15,8 @@ from fullbore.data.corpus import open_corpus
 from fullbore.errors import FullboreError, ModelError
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
-from fullbore.runtime.blame import blame
 from fullbore.runtime.device import open_device
+from fullbore.runtime.processes.blame import blame
 from fullbore.session.notice import notice
 from fullbore.session.session import share_cores, typical_microbatch
 

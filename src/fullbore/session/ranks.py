@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fullbore.errors import ConfigError, FullboreError
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.environment import from_environment
-from fullbore.runtime.failure import failure_of
-from fullbore.runtime.launch import Worker, launch, load_target
-from fullbore.runtime.verdict import is_symptom
+from fullbore.runtime.processes.board import ProgressBoard
+from fullbore.runtime.processes.failure import failure_of
+from fullbore.runtime.processes.launch import Worker, launch, load_target
+from fullbore.runtime.processes.verdict import is_symptom
 from fullbore.session.notice import notice
 
 __all__ = ["in_a_group", "run_ranks"]

@@ -28,12 +28,12 @@ from fullbore.models.load import load_model
 from fullbore.models.profile import profile
 from fullbore.plan.resolve import ResolvedRecipe, resolve
 from fullbore.plan.schedule import asked_schedule
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.environment import local_rank, local_world_size
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.board import ProgressBoard
+from fullbore.runtime.processes.launch import Worker
 from fullbore.session.notice import notice
 from fullbore.timeline.instrument import Instrument
 
@@ -132,7 +132,7 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
     place.tell("building the model")
     model = load_model(config.model, vocab_size=corpus.vocab_size, seed=config.train.seed)
     if config.data.documents in ("packed", "balanced"):
-        from fullbore.models.packed import require_packable  # transformers takes seconds to import
+        from fullbore.models.hugging_face.packed import require_packable  # transformers takes seconds to import
 
         require_packable(model)
     place.say(f"model  {model.description}")

@@ -28,10 +28,10 @@ from fullbore.plan.schedule import asked_schedule
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.emulated import EmulatedEngine, Jitter
 from fullbore.runtime.executor import Executor
-from fullbore.runtime.launch import Worker
+from fullbore.runtime.processes.launch import Worker
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.runtime.torch_transport import TorchTransport
-from fullbore.runtime.transport import Transport
+from fullbore.runtime.transport.torch_transport import TorchTransport
+from fullbore.runtime.transport.transport import Transport
 from fullbore.session.session import Place, join
 from fullbore.timeline.instrument import Fanout, SpanList
 from fullbore.trace.writer import TraceWriter

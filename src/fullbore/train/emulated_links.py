@@ -19,7 +19,7 @@ from torch import Tensor
 from fullbore.ids import Rank
 from fullbore.ir.action import Message, Payload
 from fullbore.ir.program import Lane
-from fullbore.runtime.transport import Arrival, TransferTimeout, Transport
+from fullbore.runtime.transport.transport import Arrival, TransferTimeout, Transport
 
 __all__ = ["STAMP_BYTES", "LinkedTransport"]
 

@@ -11,10 +11,10 @@ from fullbore.data.batches import Samples
 from fullbore.errors import DataError
 from fullbore.labels import IGNORED_LABEL
 from fullbore.plan.recipe_file import write_recipe
-from fullbore.runtime.board import evaluation_name
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
+from fullbore.runtime.processes.board import evaluation_name
+from fullbore.runtime.processes.launch import Worker
 from fullbore.session.session import Session, build_pipeline, microbatches, open_session
 from fullbore.timeline.span import Activity
 from fullbore.trace.writer import TraceWriter

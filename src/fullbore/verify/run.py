@@ -19,8 +19,8 @@ from fullbore.config.run import OptimizerConfig, RunConfig
 from fullbore.errors import ConfigError, ModelError
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
 from fullbore.models.load import load_model
-from fullbore.runtime.launch import Worker
 from fullbore.runtime.optimizer import MasterOptimizer
+from fullbore.runtime.processes.launch import Worker
 from fullbore.session.session import Session, build_pipeline, microbatches, open_session
 from fullbore.verify.compare import NOISE, TOLERANCES, compare, vanishing, without, worst
 from fullbore.verify.fault import ScaledGradient

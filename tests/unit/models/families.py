@@ -23,7 +23,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 
 VOCABULARY = 97
 SIZES: dict[str, Any] = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fullbore.config.run import OptimizerConfig
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import Microbatch
 from fullbore.verify.reference import copies, run_reference
 from tests.support.staged import CPU, Staged, sliced

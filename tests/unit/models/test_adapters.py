@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from fullbore.config.run import ModelConfig
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.load import layered, load_model
 from tests.unit.models.families import FAMILIES, microbatch
 from tests.unit.models.hf_parity import assert_parity, gradients_of

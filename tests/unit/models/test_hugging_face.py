@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, HrmTextConfig, OPTConfig, XGLMConfig
 
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from tests.unit.models.chained import CPU, assert_same, build, run, whole
 from tests.unit.models.families import FAMILIES, llama, logits_of, microbatch, plain
 

@@ -21,10 +21,10 @@ from transformers import (
 
 from fullbore.errors import ModelError
 from fullbore.models.auxiliary import collecting
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
+from fullbore.models.hugging_face.shrink import certain, narrow, shallow
+from fullbore.models.hugging_face.task import task_of
 from fullbore.models.layered import Boundary, Microbatch
-from fullbore.models.shrink import certain, narrow, shallow
-from fullbore.models.task import task_of
 from tests.unit.models.families import SIZES, VOCABULARY, microbatch
 from tests.unit.models.hf_parity import assert_parity
 

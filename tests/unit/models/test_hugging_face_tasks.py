@@ -21,7 +21,7 @@ from transformers import (
 
 from fullbore.config.run import ModelConfig
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import Microbatch, TiedWeight
 from fullbore.models.load import load_model
 from tests.unit.models.chained import CPU

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from fullbore.config.run import ModelConfig
 from fullbore.errors import ModelError
 from fullbore.models.chain import ChainModel
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.load import layered, load_model
 from tests.unit.models.chained import CPU, build
 from tests.unit.models.families import FAMILIES, llama

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import LayeredModel
 from fullbore.models.materialize import layer_seed
 from fullbore.models.sequential import sequential_model

@@ -7,8 +7,8 @@ import torch
 from transformers import Qwen3NextConfig
 
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
-from fullbore.models.packed import require_packable
+from fullbore.models.hugging_face.model import HuggingFaceModel
+from fullbore.models.hugging_face.packed import require_packable
 from fullbore.models.sequential import sequential_model
 from tests.unit.models.families import FAMILIES, SIZES
 

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
+from fullbore.models.hugging_face.taint import Taint
 from fullbore.models.load import layered
-from fullbore.models.taint import Taint
 from tests.unit.models.families import llama
 
 BLOCK = modeling_llama.LlamaDecoderLayer

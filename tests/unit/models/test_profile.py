@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.profile import profile
 from fullbore.models.sequential import sequential_model
 from tests.unit.models.chained import CPU

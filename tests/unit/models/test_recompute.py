@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fullbore.errors import ConfigError, ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import Objective
 from fullbore.models.recompute import apply_recompute
 from fullbore.models.sequential import sequential_model

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fullbore.ids import StageIndex
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import BuiltStage
 from fullbore.models.sequential import sequential_model
 from fullbore.models.share import share_weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import DeepseekV3Config, Gemma2Config, Gemma3nTextConfig, LlamaConfig, T5Config
 
-from fullbore.models.shrink import certain, narrow, shallow
+from fullbore.models.hugging_face.shrink import certain, narrow, shallow
 
 
 def test_widths_shrink_and_layers_stay() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 import fullbore
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.load import layered
 from fullbore.models.sequential import sequential_model
 from tests.support.staged import SQUARED_ERROR, Staged, sliced

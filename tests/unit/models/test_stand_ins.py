@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fullbore.models.flow import Blank, Effect, Fact, Flow, PartCall, Same, Value
-from fullbore.models.stand_ins import Earlier, Later, Passage, Reached, Recorded
+from fullbore.models.hugging_face.flow import Blank, Effect, Fact, Flow, PartCall, Same, Value
+from fullbore.models.hugging_face.stand_ins import Earlier, Later, Passage, Reached, Recorded
 
 HIDDEN = Value("block", 0, ("returned", 0))
 KEYS = Value("block", 0, ("left in", "kwargs", "keys", "full", 0))

@@ -12,7 +12,7 @@ import pytest
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from fullbore.models.families import BLOCKS, UNSPLITTABLE
+from fullbore.models.hugging_face.families import BLOCKS, UNSPLITTABLE
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ("llama", "apertus", "cohere2", "deepseek_v4", "falcon", "hy_v4", "olmo", "qwen3_next")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import Objective, TiedWeight
 from fullbore.models.protocol import protocol_model
 from fullbore.models.sequential import sequential_model

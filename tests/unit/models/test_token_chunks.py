@@ -11,7 +11,7 @@ from transformers import CohereConfig, Gemma2Config, GPT2Config, LlamaConfig, Mi
 
 from fullbore.config.run import ModelConfig
 from fullbore.errors import ModelError
-from fullbore.models.hugging_face import HuggingFaceModel
+from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import Microbatch
 from fullbore.models.load import layered, load_model
 from fullbore.models.token_chunks import TokenChunks

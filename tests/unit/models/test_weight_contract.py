@@ -13,13 +13,13 @@ from torch.nn.utils import parametrizations, parametrize, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from fullbore.errors import ModelError
-from fullbore.models import norm_splits, weight_registry
-from fullbore.models.deferral import Deferral
 from fullbore.models.sequential import sequential_model
-from fullbore.models.weight_contract import checked_gradients
-from fullbore.models.weight_queue import WeightQueue
-from fullbore.models.weight_registry import apply_weight_splits, register_weight_split, split_of
-from fullbore.models.weight_split import WeightSplit
+from fullbore.models.split_backward import norm_splits, weight_registry
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_contract import checked_gradients
+from fullbore.models.split_backward.weight_queue import WeightQueue
+from fullbore.models.split_backward.weight_registry import apply_weight_splits, register_weight_split, split_of
+from fullbore.models.split_backward.weight_split import WeightSplit
 from tests.support.staged import Staged
 
 

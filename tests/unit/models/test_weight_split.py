@@ -17,12 +17,12 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.pytorch_utils import Conv1D
 
 from fullbore.errors import ModelError
-from fullbore.models import norm_splits
-from fullbore.models.deferral import Deferral
-from fullbore.models.hugging_face import HuggingFaceModel
-from fullbore.models.weight_queue import WeightQueue
-from fullbore.models.weight_registry import apply_weight_splits, register_weight_split, split_of
-from fullbore.models.weight_split import WeightSplit
+from fullbore.models.hugging_face.model import HuggingFaceModel
+from fullbore.models.split_backward import norm_splits
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_queue import WeightQueue
+from fullbore.models.split_backward.weight_registry import apply_weight_splits, register_weight_split, split_of
+from fullbore.models.split_backward.weight_split import WeightSplit
 from tests.support.staged import Staged
 from tests.unit.models.families import FAMILIES, microbatch
 

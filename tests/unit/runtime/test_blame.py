@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 import torch
 
-from fullbore.models.deferral import Deferral
-from fullbore.models.weight_registry import apply_weight_splits
-from fullbore.runtime import blame as blame_module
-from fullbore.runtime.blame import blame, whose
+from fullbore.models.split_backward.deferral import Deferral
+from fullbore.models.split_backward.weight_registry import apply_weight_splits
+from fullbore.runtime.processes import blame as blame_module
+from fullbore.runtime.processes.blame import blame, whose
 
 ABSURD = 1 << 48
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fullbore.runtime.board import START_UP_FACTOR, BoardEntry, ProgressBoard, evaluation_name, step_name
+from fullbore.runtime.processes.board import START_UP_FACTOR, BoardEntry, ProgressBoard, evaluation_name, step_name
 
 
 def test_each_rank_reads_what_another_wrote(tmp_path: Path) -> None:

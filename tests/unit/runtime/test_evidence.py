@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fullbore.runtime.evidence import ask_stack, is_stopped, last_stack, oom_kills
+from fullbore.runtime.processes.evidence import ask_stack, is_stopped, last_stack, oom_kills
 
 _RANK = """
 import ctypes, re, sys, time
 from pathlib import Path
-from fullbore.runtime.evidence import keep_stack
+from fullbore.runtime.processes.evidence import keep_stack
 
 def layer():
     {call}

@@ -19,7 +19,7 @@ from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.recorder import StepRecorder
-from fullbore.runtime.transport import Arrival, PeerLost, TransferTimeout
+from fullbore.runtime.transport.transport import Arrival, PeerLost, TransferTimeout
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import REGISTRY
 from fullbore.timeline.instrument import SpanList

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullbore.runtime.gloo_sends import GlooSends
-from fullbore.runtime.transport import PeerLost, TransferTimeout
+from fullbore.runtime.transport.gloo_sends import GlooSends
+from fullbore.runtime.transport.transport import PeerLost, TransferTimeout
 
 SMALL, LARGE = 8, 1 << 20
 

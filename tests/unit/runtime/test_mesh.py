@@ -6,9 +6,9 @@ import pytest
 
 from fullbore.errors import NeighborLost, TransferStalled
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.board import ProgressBoard
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
+from fullbore.runtime.processes.board import ProgressBoard
 
 
 @pytest.fixture

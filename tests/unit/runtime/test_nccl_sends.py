@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullbore.runtime.nccl_sends import NcclSends
-from fullbore.runtime.transport import PeerLost, TransferTimeout
+from fullbore.runtime.transport.nccl_sends import NcclSends
+from fullbore.runtime.transport.transport import PeerLost, TransferTimeout
 
 
 class Work:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fullbore.models.layered import TensorSpec
-from fullbore.runtime.receive_buffers import ReceiveBuffers
+from fullbore.runtime.transport.receive_buffers import ReceiveBuffers
 
 LARGE = TensorSpec((1 << 16,), torch.float32, gradient=True)
 SMALL = TensorSpec((16,), torch.float32, gradient=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fullbore.errors import DataError, FullboreError, ModelError, NeighborLost, RankFailed, TransferStalled
-from fullbore.runtime.board import BoardEntry
-from fullbore.runtime.verdict import Outcome, verdict
+from fullbore.runtime.processes.board import BoardEntry
+from fullbore.runtime.processes.verdict import Outcome, verdict
 
 NOW = 100_000_000_000
 SECOND = 1_000_000_000

@@ -10,8 +10,8 @@ import torch
 from fullbore.ids import MicrobatchIndex, Rank, StageIndex
 from fullbore.ir.action import Message, Payload
 from fullbore.ir.program import Lane
-from fullbore.runtime.memory_transport import MemoryFabric
-from fullbore.runtime.transport import TransferTimeout
+from fullbore.runtime.transport.memory_transport import MemoryFabric
+from fullbore.runtime.transport.transport import TransferTimeout
 from fullbore.train.emulated_links import STAMP_BYTES, LinkedTransport
 
 SLOW, FAST = (Message(Payload.ACTIVATION, StageIndex(stage), MicrobatchIndex(0)) for stage in (0, 2))
