@@ -161,7 +161,10 @@ def _outcome(work: Work, name: str) -> Outcome:
     cap = Fraction(int(work.num_ranks * _CAPS[name]))
     start = process_time()
     costs = [work.costs(sizes, cap) for sizes in work.variants()]
-    found = [search(sizes, ENTRY.place(sizes), costs=its) for sizes, its in zip(work.variants(), costs, strict=True)]
+    found = [
+        search(sizes, ENTRY.place(sizes), costs=its, name=ENTRY.name)
+        for sizes, its in zip(work.variants(), costs, strict=True)
+    ]
     place = choose(found, per_unit=[1] * len(found))
     seconds = process_time() - start
     linear_gap = _gap(found[0], costs[0])

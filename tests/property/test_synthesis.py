@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn, *, ranks: int = 5, microbatches: int = 8, chunks: int
 @given(cases())
 @settings(max_examples=40)
 def test_auto_is_valid_within_its_room_and_between_bound_and_published(case: Case) -> None:
-    found = search(case.sizes, case.placement, costs=case.costs)
+    found = search(case.sizes, case.placement, costs=case.costs, name="auto")
     instance = case.instance
     validate(found.schedule, most_in_flight=instance.caps)
     assert exact_makespan(compile_schedule(found.schedule), costs=case.costs) == found.makespan
@@ -68,7 +68,7 @@ def test_no_bound_is_above_the_optimum_and_no_search_below(case: Case) -> None:
     instance = case.instance
     best = optimum(instance)
     assert best_bound(instance, at_most=10**6, states=10**6).makespan <= best
-    assert search(case.sizes, case.placement, costs=case.costs).makespan >= best
+    assert search(case.sizes, case.placement, costs=case.costs, name="auto").makespan >= best
     whole = of_whole_backwards(instance)
     assert best_bound(whole, at_most=10**6, states=10**6).makespan <= optimum(whole)
 

@@ -124,7 +124,7 @@ def _best_placed(
                 memory_cap=memory_cap,
                 input_backward_frees=input_backward_frees,
             )
-            found.append(search(sizes, placement, costs=costs))
+            found.append(search(sizes, placement, costs=costs, name=entry.name))
         except (CostsError, ScheduleError) as error:
             refusal = refusal or error
             continue

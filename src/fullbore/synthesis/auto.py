@@ -67,7 +67,7 @@ def _check(sizes: Sizes) -> None:
 def _construct(sizes: Sizes, costs: ScheduleCosts) -> Schedule:
     from fullbore.synthesis.search import search  # what only draws or lists imports no numpy
 
-    return search(sizes, _place(sizes), costs=costs).schedule
+    return search(sizes, _place(sizes), costs=costs, name=NAME).schedule
 
 
 ENTRY = ScheduleEntry(

@@ -26,7 +26,6 @@ from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.registry import REGISTRY
 from fullbore.schedules.sizes import Sizes
 from fullbore.simulate.compiled import CompiledSchedule, compile_schedule
-from fullbore.synthesis.auto import NAME
 from fullbore.synthesis.bounds import simple_bound
 from fullbore.synthesis.instance import Instance, Orders
 from fullbore.synthesis.justification import justified
@@ -75,8 +74,8 @@ class _Candidate:
     compiled: CompiledSchedule
 
 
-def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -> Found:
-    """The schedule described above, named auto.
+def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts, name: str) -> Found:
+    """The schedule described above, under this name.
 
     Raises:
         ScheduleError: a bidirectional placement, a memory cap below one share, or sizes beyond what is searched.
@@ -101,8 +100,8 @@ def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -> Found
     ranked = sorted(((makespan, orders) for orders, makespan in listed.items()), key=lambda one: one[0])
     for makespan, orders in ranked[:_SHORTLIST]:
         if makespan <= near:
-            shortlist.append(_candidate(instance.schedule(orders, name=NAME), costs))
-    return _most_robust(shortlist, costs=costs, limit=limit)
+            shortlist.append(_candidate(instance.schedule(orders, name=name), costs))
+    return _most_robust(shortlist, costs=costs, name=name, limit=limit)
 
 
 def choose(found: Sequence[Found], *, per_unit: Sequence[int]) -> int:
@@ -166,12 +165,12 @@ def _candidate(schedule: Schedule, costs: ScheduleCosts) -> _Candidate:
     return _Candidate(exact_makespan(compiled, costs=costs), schedule, compiled)
 
 
-def _most_robust(shortlist: Sequence[_Candidate], *, costs: ScheduleCosts, limit: int | None) -> Found:
+def _most_robust(shortlist: Sequence[_Candidate], *, costs: ScheduleCosts, name: str, limit: int | None) -> Found:
     """Fastest on average over the replays; of equal ones the first."""
     first = shortlist[0].schedule
     replays = Replays(num_stages=first.num_stages, num_microbatches=first.num_microbatches, count=_REPLAYS, seed=_SEED)
     means = [float(replays.makespans(one.compiled, costs=costs).mean()) for one in shortlist]
     place = means.index(min(means))
     best = shortlist[place]
-    schedule = Schedule(NAME, first.placement, first.num_microbatches, best.schedule.orders)
+    schedule = Schedule(name, first.placement, first.num_microbatches, best.schedule.orders)
     return Found(schedule, best.makespan, means[place], limit)

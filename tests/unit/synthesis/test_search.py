@@ -24,7 +24,7 @@ SIZES = Sizes(num_ranks=4, num_microbatches=8)
 
 
 def test_at_the_memory_of_1f1b_it_is_as_fast_as_zero_bubble_h1() -> None:
-    found = search(SIZES, LINEAR, costs=costs_for(LINEAR, [(1, 1, 1)], cap=4))
+    found = search(SIZES, LINEAR, costs=costs_for(LINEAR, [(1, 1, 1)], cap=4), name="auto")
     assert (found.makespan, found.limit, found.schedule.name) == (27, 27, "auto")
 
 
@@ -34,14 +34,14 @@ def test_under_a_tight_cap_it_is_proven_the_best(ranks: int, microbatches: int, 
     placement = Placement.linear(ranks)
     sizes = Sizes(num_ranks=ranks, num_microbatches=microbatches)
     costs = costs_for(placement, [(115, 100, 65)], cap=ranks)
-    found = search(sizes, placement, costs=costs)
+    found = search(sizes, placement, costs=costs, name="auto")
     assert found.makespan == optimum
     assert bound_of(found.schedule, costs=costs, makespan=found.makespan, states=20_000).makespan == optimum
 
 
 def test_a_last_stage_that_is_twice_as_slow_decides_everything() -> None:
     stages = [(1, 1, 1)] * 3 + [(2, 2, 2)]
-    found = search(SIZES, LINEAR, costs=costs_for(LINEAR, stages, cap=8))
+    found = search(SIZES, LINEAR, costs=costs_for(LINEAR, stages, cap=8), name="auto")
     assert found.makespan == 3 + 8 * 6
 
 
@@ -52,7 +52,7 @@ def test_without_costs_it_is_made_for_equal_stages() -> None:
 
 def test_the_same_input_gives_the_same_order() -> None:
     costs = costs_for(LINEAR, [(10, 11, 8), (9, 12, 7), (12, 10, 9), (13, 14, 8)], delay=1, cap=4)
-    assert search(SIZES, LINEAR, costs=costs) == search(SIZES, LINEAR, costs=costs)
+    assert search(SIZES, LINEAR, costs=costs, name="auto") == search(SIZES, LINEAR, costs=costs, name="auto")
 
 
 def test_published_schedules_are_those_on_the_same_ranks_that_run() -> None:
@@ -75,7 +75,7 @@ def test_it_is_not_slower_than_a_published_one_even_where_a_slower_one_bears_jit
     ):
         placement = Placement.linear(sizes[0])
         costs = costs_for(placement, stages, delay=delay, cap=cap)
-        found = search(Sizes(num_ranks=sizes[0], num_microbatches=sizes[1]), placement, costs=costs)
+        found = search(Sizes(num_ranks=sizes[0], num_microbatches=sizes[1]), placement, costs=costs, name="auto")
         assert found.limit is not None
         assert found.makespan <= found.limit
 
@@ -132,5 +132,5 @@ def test_draws_belong_to_actions_and_not_to_places() -> None:
 
 def test_input_backward_that_frees_early_is_kept_to() -> None:
     costs = costs_for(LINEAR, [(1, 1, 1)], cap=3, frees=Fraction(1, 2))
-    found = search(SIZES, LINEAR, costs=costs)
+    found = search(SIZES, LINEAR, costs=costs, name="auto")
     assert Instance.of(LINEAR, num_microbatches=8, costs=costs).fits(found.schedule)

@@ -6,17 +6,17 @@ import errno
 import os
 import traceback
 from collections.abc import Sequence
+from importlib import resources
 from types import TracebackType
 from typing import Any
 
-import fullbore
 from fullbore.said import first_line, said
 
 __all__ = ["MORE_MEMORY", "blame", "is_out_of_memory", "whose"]
 
 MORE_MEMORY = "use more stages, smaller microbatches or recomputation, or run fewer ranks on the machine"
 
-_OUR_FILES = os.path.join(os.path.dirname(fullbore.__file__), "")
+_OUR_FILES = os.path.join(str(resources.files("fullbore")), "")
 _STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 _NO_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "bad_alloc")
