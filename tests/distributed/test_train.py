@@ -18,6 +18,7 @@ import pytest
 
 from fullbore.config.load import load_run
 from fullbore.costs.layer import read_costs
+from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.timeline.bubble import bubble_of
 from fullbore.timeline.span import Row
@@ -68,6 +69,10 @@ def test_the_run_folder_says_what_ran(trained: tuple[dict[str, Any], Path, str])
     assert [layer.name for layer in layers] == ["embed", *(f"layers.{i}" for i in range(4)), "head"]
     plan = read_recipe(folder / "plan.json")
     assert sum(plan.recipe.layers_per_stage) == 6
+    ran, trace = read_schedule_file(folder / "schedule.txt"), read_trace(folder)
+    assert ran.name == plan.recipe.schedule
+    for rank, order in enumerate(ran.orders):
+        assert tuple(span.action for span in trace.timeline(12).on(rank, Row.COMPUTE)) == order
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
     assert [line["step"] for line in lines if "eval_loss" in line] == [0, 5, 10, 12]

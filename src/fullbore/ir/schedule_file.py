@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fullbore.bounded_file import read_bounded
 from fullbore.errors import ScheduleError
-from fullbore.ir.codec import parse_schedule
+from fullbore.ir.codec import format_schedule, parse_schedule
 from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.torch_csv import parse_torch_csv
 
-__all__ = ["ScheduleFile", "open_schedule_file", "parse_schedule_file", "read_schedule_file"]
+__all__ = ["ScheduleFile", "open_schedule_file", "parse_schedule_file", "read_schedule_file", "write_schedule_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,14 @@ class ScheduleFile:
 def read_schedule_file(path: Path) -> Schedule | ExplicitSchedule:
     """The schedule of a file, in whatever form. Its rules are not checked. Raises as `open_schedule_file` does."""
     return open_schedule_file(path).schedule
+
+
+def write_schedule_file(path: Path, schedule: Schedule) -> None:
+    """Write fullbore text. Raises `ScheduleError` where the file cannot be written."""
+    try:
+        path.write_text(format_schedule(schedule), encoding="utf-8")
+    except OSError as error:
+        raise ScheduleError(f"cannot write the schedule {path}: {error.strerror}") from error
 
 
 def open_schedule_file(path: Path) -> ScheduleFile:

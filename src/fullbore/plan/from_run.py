@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fullbore.costs.layer import LayerCost, read_costs, read_microbatch_size
@@ -12,6 +12,7 @@ from fullbore.ir.recipe import Recipe
 from fullbore.partition.rescale import rescale
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.plan.recompute import with_recompute
+from fullbore.plan.schedule import is_file
 from fullbore.timeline.stage_times import stage_times
 from fullbore.trace.format import trace_path
 from fullbore.trace.reader import read_trace
@@ -56,7 +57,7 @@ def costs_of_run(run_dir: Path) -> RunCosts:
     layers = read_costs(run_dir / "profile.json")
     if not (run_dir / "plan.json").exists():
         return RunCosts(layers, None, None, read_microbatch_size(run_dir / "profile.json"))
-    recipe = read_recipe(run_dir / "plan.json").recipe
+    recipe = _with_its_order(read_recipe(run_dir / "plan.json").recipe, run_dir)
     profiled = with_recompute(layers, names=recipe.recompute, ahead=recipe.recompute_ahead)
     if not trace_path(run_dir, rank=0).exists():
         return RunCosts(profiled, recipe, None, recipe.microbatch_size)
@@ -67,6 +68,12 @@ def costs_of_run(run_dir: Path) -> RunCosts:
     measured = stage_times(map(trace.timeline, steps), placement=trace.placement)
     found = rescale(profiled, layers_per_stage=recipe.layers_per_stage, measured=measured)
     return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)), recipe.microbatch_size)
+
+
+def _with_its_order(recipe: Recipe, run_dir: Path) -> Recipe:
+    """A schedule that came from a file is the run's own copy of it: that file may be gone, or say something else."""
+    copy = run_dir / "schedule.txt"
+    return replace(recipe, schedule=str(copy)) if is_file(recipe.schedule) and copy.exists() else recipe
 
 
 def _source(profiled: tuple[LayerCost, ...], found: tuple[LayerCost, ...], recipe: Recipe, *, num_steps: int) -> str:

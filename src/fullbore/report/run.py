@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fullbore.config.load import load_run
-from fullbore.config.run import RunConfig
 from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
 from fullbore.costs.streams import links_over, sizes_over
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, InputError, TraceError
+from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
-from fullbore.plan.apply import with_recipe
+from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.plan.recipe_file import read_recipe
-from fullbore.plan.recompute import ahead_in_stages
-from fullbore.plan.schedule import asked_schedule
 from fullbore.report.summary import render_summary
 from fullbore.said import first_line
 from fullbore.simulate.engine import simulate
@@ -69,28 +66,24 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
 
 
 def predicted_timeline(run_dir: Path) -> Timeline | None:
-    """One step by the plan's stage costs, pass after pass; None where there is no plan, or it has no costs.
+    """One step of the order that ran by the plan's stage costs, pass after pass; None where there is no plan, or it has
+    no costs.
 
     Links are free but for those of an emulated run, which its profile names.
 
     Raises:
-        InputError: plan and run file cannot be read or do not fit together, or the file with the schedule is gone.
+        InputError: plan and schedule cannot be read or do not fit together.
     """
     if not (run_dir / "plan.json").exists():
         return None
     plan = read_recipe(run_dir / "plan.json")
     if plan.stage_costs is None:
         return None
-    recipe, given = plan.recipe, run_dir / "run.toml"
-    config = with_recipe(load_run(given) if given.exists() else RunConfig(), recipe)
-    asked = asked_schedule(config)
-    links, sizes = _links(run_dir / "profile.json", recipe, placement=asked.placement)
-    inside = [cost.recomputing_inside if recipe.recompute_ahead else cost for cost in plan.stage_costs]
-    schedule = asked.make(stages=inside, links=links, message_bytes=sizes)
-    if recipe.recompute_ahead and not schedule.recomputes:
-        schedule = ahead_in_stages(schedule, costs=plan.stage_costs)
+    recipe, ran = plan.recipe, read_schedule_file(run_dir / "schedule.txt")
+    schedule = ran.compute_part() if isinstance(ran, ExplicitSchedule) else ran
+    links, sizes = _links(run_dir / "profile.json", recipe, placement=schedule.placement)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
-    return repeated(one_pass, times=recipe.accumulation, num_microbatches=recipe.microbatches)
+    return repeated(one_pass, times=recipe.accumulation, num_microbatches=schedule.num_microbatches)
 
 
 def _links(profile: Path, recipe: Recipe, *, placement: Placement) -> tuple[tuple[Link, ...], Sequence[int]]:

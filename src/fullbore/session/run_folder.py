@@ -18,7 +18,7 @@ from fullbore.session.ranks import in_a_group
 __all__ = ["run_folder"]
 
 _CLAIM = "run.toml"
-_WRITTEN = ("profile.json", "plan.json", "metrics.jsonl", "trace")
+_WRITTEN = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", "trace")
 """What a run writes once its ranks are together."""
 
 

@@ -21,6 +21,7 @@ from fullbore.ir.action import Message
 from fullbore.ir.flow import consumer_of
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.models.layered import Boundary, TensorSpec
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.plan.resolve import resolve
@@ -61,6 +62,7 @@ def emulate_rank(worker: Worker | None, config: RunConfig, run_dir: str, costs_p
     crossing = [layers[end - 1].output_bytes for end in recipe.boundaries[1:-1]]
     if rank == 0:
         write_recipe(folder / "plan.json", recipe, stage_costs=costs)
+        write_schedule_file(folder / "schedule.txt", schedule)
         write_costs(folder / "profile.json", layers, emulated=costs_path, **settings.document())
     spans = SpanList()
     with TraceWriter(

@@ -9,6 +9,7 @@ from fullbore.config.run import RunConfig
 from fullbore.costs.layer import write_costs
 from fullbore.data.batches import Samples
 from fullbore.errors import DataError
+from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.labels import IGNORED_LABEL
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.runtime.optimizer import MasterOptimizer
@@ -176,7 +177,7 @@ def _announce(progress: TrainProgress, session: Session, folder: Path) -> None:
 
 def _write_run_files(folder: Path, config: RunConfig, session: Session) -> None:
     """The run folder says what ran: the configuration, which stands there since the folder was taken
-    (`fullbore.session.run_folder`), what was measured, what was decided."""
+    (`fullbore.session.run_folder`), what was measured, what was decided, and the order that came of it."""
     write_costs(
         folder / "profile.json",
         session.costs,
@@ -189,3 +190,4 @@ def _write_run_files(folder: Path, config: RunConfig, session: Session) -> None:
     write_recipe(
         folder / "plan.json", session.resolved.recipe, stage_costs=predicted.stage_costs if predicted else None
     )
+    write_schedule_file(folder / "schedule.txt", session.resolved.schedule)

@@ -9,6 +9,7 @@ from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.stage import StageCost
 from fullbore.costs.streams import stages_over
 from fullbore.ir.recipe import Layout, Recipe
+from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.plan.recipe_file import read_recipe, write_recipe
 from fullbore.schedules.registry import get
@@ -172,6 +173,10 @@ def test_a_run_from_a_file_is_cut_for_what_the_file_says(
         f"the run took its order from a file, which cannot be used here; {advice}: cannot read the schedule {order}"
         in err
     )
+    copy = tmp_path / "schedule.txt"
+    write_schedule_file(copy, get("gpipe").build(2, num_microbatches=6))
+    assert run(capsys, "partition", folder, "-p", "2", "-o", str(next_file))[0] == 0, "the run has its own copy"
+    assert read_recipe(next_file).recipe.schedule == str(copy)
 
 
 def test_a_run_in_both_directions_corrects_it_from_both_copies(

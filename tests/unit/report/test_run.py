@@ -10,16 +10,17 @@ from fullbore.costs.emulation import EmulationSettings
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
-from fullbore.errors import ScheduleError
 from fullbore.ids import StageIndex
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.recipe import Layout, Recipe
+from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.report.run import predicted_timeline, summarize_run
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.clock import ClockOffset
+from fullbore.timeline.shift import repeated
 from fullbore.trace.writer import TraceWriter
 
 _TIMES = {"forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1}
@@ -27,13 +28,19 @@ _LINKS = json.dumps({"layers": [{"name": name, **_TIMES} for name in ("a", "b")]
 """A costs file whose layers are those of the run, and whose links are not."""
 
 
-def test_the_prediction_is_of_the_plans_chunks_and_options(tmp_path: Path) -> None:
-    options = {"group_size": 3}
-    recipe = Recipe(Layout(2, 3), 1, 3, (1,) * 6, "interleaved-1f1b", schedule_options=options)
-    costs = [StageCost(1, 2, stage) for stage in range(6)]
+def test_the_prediction_is_of_the_order_that_ran(tmp_path: Path) -> None:
+    """Whatever its name would make of the plan's stages: the folder has the order itself."""
+    recipe = Recipe(Layout(2), 1, 6, (1, 1), "auto", accumulation=2)
+    costs = [StageCost(30, 20, 10), StageCost(10, 40, 20)]
     write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
-    schedule = get("interleaved-1f1b").build(2, num_microbatches=3, num_chunks=3, options=options)
-    assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
+    found = set()
+    for name in ("gpipe", "zb-h1"):
+        schedule = get(name).build(2, num_microbatches=6)
+        write_schedule_file(tmp_path / "schedule.txt", schedule)
+        expected = repeated(simulate(schedule, costs=costs), times=2, num_microbatches=6)
+        assert predicted_timeline(tmp_path) == expected
+        found.add(expected.compute_end_ns)
+    assert len(found) == 2
 
 
 def test_a_plan_without_costs_predicts_nothing(tmp_path: Path) -> None:
@@ -51,6 +58,7 @@ def test_the_links_of_an_emulated_run_are_part_of_the_prediction(tmp_path: Path)
     write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
     write_costs(tmp_path / "profile.json", layers, **EmulationSettings(links=tuple(links)).document())
     schedule = get("1f1b").build(3, num_microbatches=4)
+    write_schedule_file(tmp_path / "schedule.txt", schedule)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs, links=links, message_bytes=[0, 200])
     write_costs(tmp_path / "profile.json", layers)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
@@ -61,6 +69,7 @@ def test_recomputation_ahead_is_where_it_takes_time(tmp_path: Path) -> None:
     costs = [StageCost(3, 2, 1, 3), StageCost(3, 2, 1, 0)]
     write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
     schedule = recompute_ahead(get("1f1b").build(2, num_microbatches=3), stages=[StageIndex(0)])
+    write_schedule_file(tmp_path / "schedule.txt", schedule)
     assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
 
 
@@ -78,31 +87,19 @@ def test_of_two_streams_it_has_both_copies_links_and_recomputations(tmp_path: Pa
     schedule = recompute_ahead(
         get("dualpipe").build(4, num_microbatches=8).in_turn(), stages=[StageIndex(1), StageIndex(6)]
     )
+    write_schedule_file(tmp_path / "schedule.txt", schedule)
     expected = simulate(
         schedule, costs=both, links=[*links, Link(), *links], message_bytes=[0, 200, 400, 0, 400, 200, 0]
     )
     assert predicted_timeline(tmp_path) == expected
 
 
-def test_a_schedule_of_a_file_is_read_again_while_it_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "order.txt"
-    schedule = recompute_ahead(get("zb-h1").build(2, num_microbatches=3))
-    path.write_text(format_schedule(schedule))
-    recipe = Recipe(Layout(2), 1, 3, (1, 1), str(path), recompute=("a", "b"), recompute_ahead=True)
-    costs = [StageCost(3, 2, 1, 3)] * 2
-    write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
-    assert predicted_timeline(tmp_path) == simulate(schedule, costs=costs)
-    path.unlink()
-    with pytest.raises(ScheduleError, match="cannot read the schedule"):
-        predicted_timeline(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("order.txt", None, "cannot read the schedule .*No such file"),
-        ("order.txt", "fullbore", r"order\.txt"),
-        ("run.toml", "[train]\nsteps = 0", r"run\.toml: train\.steps must be at least 1"),
+        ("schedule.txt", None, "cannot read the schedule .*No such file"),
+        ("schedule.txt", "fullbore", r"schedule\.txt"),
+        ("schedule.txt", format_schedule(get("gpipe").build(3, num_microbatches=3)), "3 stages"),
         ("plan.json", "{", r"plan\.json is not JSON"),
         ("profile.json", None, r"bubble fraction  .* predicted"),
         ("profile.json", _LINKS, "one link for each of the 1 boundaries"),
@@ -113,11 +110,9 @@ def test_a_run_has_its_page_whatever_became_of_its_plan(
 ) -> None:
     """What cannot be predicted is said, in one line."""
     schedule = get("zb-h1").build(2, num_microbatches=3)
-    (tmp_path / "order.txt").write_text(format_schedule(schedule))
+    write_schedule_file(tmp_path / "schedule.txt", schedule)
     costs = [StageCost(3000, 2000, 1000)] * 2
-    write_recipe(
-        tmp_path / "plan.json", Recipe(Layout(2), 1, 3, (1, 1), str(tmp_path / "order.txt")), stage_costs=costs
-    )
+    write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 1, 3, (1, 1), "zb-h1"), stage_costs=costs)
     step = simulate(schedule, costs=costs)
     for rank in range(2):
         with TraceWriter(
@@ -137,16 +132,3 @@ def test_a_run_has_its_page_whatever_became_of_its_plan(
     assert len(without) == (0 if "bubble" in reason else 1)
     assert ("not predicted" in page) == bool(without)
     assert re.search(reason, without[0] if without else page)
-
-
-def test_auto_is_made_again_for_the_plans_stages_under_the_runs_cap(tmp_path: Path) -> None:
-    recipe = Recipe(Layout(2), 1, 6, (1, 1), "auto")
-    costs = [StageCost(30, 20, 10), StageCost(10, 40, 20)]
-    write_recipe(tmp_path / "plan.json", recipe, stage_costs=costs)
-    found = set()
-    for cap in ("1.0", "3.0"):
-        (tmp_path / "run.toml").write_text(f"[pipeline]\nmemory_cap = {cap}\n")
-        timeline = predicted_timeline(tmp_path)
-        assert timeline is not None
-        found.add(timeline.compute_end_ns)
-    assert len(found) == 2

@@ -76,7 +76,7 @@ def test_a_given_folder_is_taken_by_one_run() -> None:
     assert not Path("mine").exists()
 
 
-@pytest.mark.parametrize("name", ["run.toml", "profile.json", "plan.json", "metrics.jsonl", "trace"])
+@pytest.mark.parametrize("name", ["run.toml", "profile.json", "plan.json", "schedule.txt", "metrics.jsonl", "trace"])
 def test_a_folder_that_holds_a_run_is_refused(name: str) -> None:
     Path("mine").mkdir()
     (Path("mine") / name).write_text("x")
