@@ -31,7 +31,7 @@ from fullbore.synthesis.bounds import simple_bound
 from fullbore.synthesis.instance import Instance, Orders
 from fullbore.synthesis.justification import justified
 from fullbore.synthesis.list_scheduling import TooLate, list_schedule, policies
-from fullbore.synthesis.replays import Replays, exact_makespan
+from fullbore.synthesis.replays import Replays, exact_makespan, require_replayable
 
 __all__ = ["Found", "choose", "published_for", "search"]
 
@@ -79,6 +79,7 @@ def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -> Found
     """The schedule described above, named auto.
 
     Raises:
+        CostsError: times that 64-bit integers do not hold.
         ScheduleError: a bidirectional placement, a memory cap below one share, or sizes beyond what is searched.
     """
     forwards = sizes.num_microbatches * placement.num_stages
@@ -88,6 +89,7 @@ def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts) -> Found
             "use fewer microbatches or a published schedule"
         )
     instance = Instance.of(placement, num_microbatches=sizes.num_microbatches, costs=costs)
+    require_replayable(instance.num_microbatches * (sum(instance.durations) + 2 * sum(instance.delays)))
     bound = simple_bound(instance).makespan
     listed = _listed(instance, bound)
     built = published_for(sizes, placement, costs=costs)
