@@ -9,7 +9,7 @@ from typing import Any
 
 from fullbore.errors import CostsError, ScheduleError
 from fullbore.plan.made import make_for, unit_timing
-from fullbore.report.schedule import ScheduleReport, schedule_report
+from fullbore.report.schedule import ScheduleReport, above_cap, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.synthesis.auto import variants
 
@@ -100,14 +100,11 @@ def compare_schedules(
             input_backward_frees=input_backward_frees,
             scale=times.scale,
         )
-        worst = max(report.peak_shares)
-        if memory_cap is not None and worst > memory_cap:
-            reason = (
-                f"keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {float(memory_cap):g}"
-            )
-            left_out.append(LeftOut(entry.name, reason))
-        else:
+        above = above_cap(report.peak_shares, memory_cap)
+        if above is None:
             rows.append(report)
+        else:
+            left_out.append(LeftOut(entry.name, above))
     rows.sort(key=lambda row: (_makespan(row), row.schedule.name != "auto", max(row.peak_shares), row.schedule.name))
     return Comparison(tuple(rows), tuple(left_out))
 

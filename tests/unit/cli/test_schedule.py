@@ -178,6 +178,21 @@ def test_a_recipe_brings_its_chunks_and_options(tmp_path: Path, capsys: pytest.C
     assert (code, err) == (2, "fullbore: -v 3 contradicts the recipe, which has 2; leave out one of them\n")
 
 
+def test_a_recipe_brings_the_cap_that_it_was_made_under(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "recipe.json")
+    options = {"snake": 0}
+    write_recipe(
+        tmp_path / "recipe.json",
+        Recipe(Layout(pipeline=4), 1, 12, (1, 1, 1, 1), "auto", schedule_options=options, memory_cap=2),
+    )
+    assert max(shown(capsys, "auto", "--recipe", path)["peak_activations"]) == 2
+    assert max(shown(capsys, "auto", "--recipe", path, "--memory-cap", "4")["peak_activations"]) == 4
+    assert max(shown(capsys, "1f1b", "--recipe", path)["peak_activations"]) == 4
+    write_recipe(tmp_path / "recipe.json", Recipe(Layout(pipeline=2), 1, 4, (1, 1), "gpipe", memory_cap=2))
+    code, _, err = run(capsys, "schedule", "show", "gpipe", "--recipe", path)
+    assert (code, err) == (1, "gpipe keeps 4 microbatch-shares on a rank, above the memory cap of 2\n")
+
+
 def test_the_list_names_papers_and_constraints(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "schedule", "list", "--json")
     assert code == 0
