@@ -250,3 +250,16 @@ def test_nothing_that_fits_is_1_and_bad_input_is_2(capsys: pytest.CaptureFixture
         code, out, err = run(capsys, "schedule", "compare", *arguments)
         assert (code, out) == (2, "")
         assert err.startswith("fullbore: ")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "forwards"),
+    [(("-p", "4", "-m", "100000"), "400,000"), (("-p", "1000000000", "-m", "1"), "1,000,000,000")],
+)
+def test_a_comparison_that_would_take_hours_is_refused_at_once(
+    sizes: tuple[str, ...], forwards: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A billion ranks came to a list of a billion costs."""
+    code, out, err = run(capsys, "schedule", "compare", *sizes)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"1 chunks have {forwards}); use fewer microbatches, or look at one schedule with" in err
