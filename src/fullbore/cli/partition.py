@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import click
@@ -89,7 +90,7 @@ def command(
 
 
 def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(|[KMG]i?B)", text)
+    match = re.fullmatch(r"([0-9]{1,24}(?:\.[0-9]{1,24})?) ?(|[KMG]i?B)", text)
     if match is None:
-        raise ConfigError(f"a size is a number of bytes, or one with a unit such as 80GiB (given {text!r})")
-    return int(float(match[1]) * _UNITS[match[2]])
+        raise ConfigError(f"a size is a number of bytes, or one with a unit such as 80GiB (given {text!r:.60})")
+    return int(Fraction(match[1]) * _UNITS[match[2]])

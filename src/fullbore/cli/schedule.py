@@ -35,7 +35,7 @@ from fullbore.ir.placement import Placement
 from fullbore.plan.made import Timing, make_for
 from fullbore.plan.recipe_file import RecipeFile, read_recipe
 from fullbore.plan.recompute import ahead_in_stages
-from fullbore.report.schedule import ScheduleReport, schedule_report
+from fullbore.report.schedule import ScheduleReport, above_cap, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
 from fullbore.synthesis.auto import variants
@@ -125,6 +125,8 @@ def show_command(
     require_different({"--recipe": recipe, "--csv": csv_file, "--svg": svg})
     entry = get(name)
     held = None if recipe is None else read_recipe(recipe)
+    if cap is None and held is not None and held.recipe.memory_cap is not None and name == held.recipe.schedule:
+        cap = Fraction(held.recipe.memory_cap)
     made = make_for(
         entry,
         _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options)),
@@ -154,9 +156,9 @@ def show_command(
         print_json(report.document())
     else:
         print_text(report.text(width=width(), color=use_color()))
-    worst = max(report.peak_shares)
-    if memory_cap is not None and worst > memory_cap:
-        answer_no(f"{name} keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {memory_cap:g}")
+    above = above_cap(report.peak_shares, cap)
+    if above is not None:
+        answer_no(f"{name} {above}")
 
 
 def _entry_document(entry: ScheduleEntry) -> dict[str, object]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 import click
 
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
 from fullbore.cli.schedule_options import memory_model_option
 from fullbore.costs.unit import parse_unit_costs
-from fullbore.report.comparison import compare_schedules
+from fullbore.report.comparison import compare_schedules, require_comparable
 from fullbore.schedules.sizes import require_sizes
 from fullbore.synthesis.catalogue import CATALOGUE
 
@@ -54,6 +55,7 @@ def command(
     require_sizes("a comparison", num_ranks=ranks, num_microbatches=microbatches)
     cap = require_cap(memory_cap)
     require_sizes("a comparison", num_chunks=1 if chunks is None else chunks)
+    require_comparable(ranks, num_microbatches=microbatches, num_chunks=chunks)
     for word in comm.split(":"):
         parse_unit_costs(cost, num_ranks=ranks, comm=word)
     found = compare_schedules(
@@ -65,6 +67,7 @@ def command(
         comm=comm,
         memory_cap=cap,
         input_backward_frees=Fraction(str(frees)),
+        tell=partial(click.echo, err=True),
     )
     if as_json:
         print_json(found.document())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from fullbore.cli.output import json_option, print_json, print_text, require_cap, require_different
+from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap, require_different
 from fullbore.cli.schedule_options import cost_options, parse_options, solve_if_asked, solver_option
 from fullbore.errors import ConfigError
 from fullbore.ir.codec import format_schedule
@@ -20,6 +20,8 @@ from fullbore.ir.torch_lower import with_transfers
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.ir.validate import validate
 from fullbore.plan.made import make_for, unit_timing
+from fullbore.report.schedule import above_cap
+from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import variants
 from fullbore.synthesis.catalogue import CATALOGUE, get
 
@@ -35,7 +37,7 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the schedule.")
 @cost_options
-@click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep.")
+@click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
 @solver_option
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write PyTorch's pipeline CSV; - is stdout.")
 @click.option("--communication", is_flag=True, help="With SEND, RECV and REDUCE_GRAD cells in the CSV.")
@@ -78,12 +80,13 @@ def command(
     schedule = _source(source, given)
     computed = schedule if isinstance(schedule, Schedule) else schedule.compute_part()
     validate(computed)
+    above = above_cap(peak_shares(computed), given.memory_cap)
     written: dict[str, str] = {}
-    if csv_file is not None:
+    if csv_file is not None and above is None:
         lowered = with_transfers(computed) if isinstance(schedule, Schedule) and communication else schedule
         write_csv(csv_file, lowered if communication else computed)
         written["csv"] = str(csv_file)
-    if text_file is not None:
+    if text_file is not None and above is None:
         _write(text_file, format_schedule(computed))
         written["text"] = str(text_file)
     if as_json:
@@ -93,6 +96,8 @@ def command(
         for path in written.values():
             if path != "-":
                 click.echo(f"wrote {path}", err=True)
+    if above is not None:
+        answer_no(f"{computed.name} {above}; nothing is written")
 
 
 def write_csv(path: Path, schedule: Schedule | ExplicitSchedule) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -95,9 +96,10 @@ def _chosen(trace: Trace, window: str | None) -> tuple[int, ...]:
         raise TraceError(f"the trace in {trace.run_dir} has no step that all ranks finished")
     if window is None:
         return trace.steps[-_DEFAULT_STEPS:]
-    first, colon, end = window.partition(":")
-    if not colon or not all(part.isdecimal() or not part for part in (first, end)):
-        raise ConfigError(f"a window of steps is written A:B, as in 20:25 (given {window!r})")
+    match = re.fullmatch(r"([0-9]{0,18}):([0-9]{0,18})", window)
+    if match is None:
+        raise ConfigError(f"a window of steps is written A:B, as in 20:25 (given {window!r:.60})")
+    first, end = match.groups()
     lowest, highest = int(first or 0), int(end) if end else trace.steps[-1] + 1
     chosen = tuple(step for step in trace.steps if lowest <= step < highest)
     if not chosen:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from fullbore.errors import CostsError, ScheduleError
 from fullbore.plan.made import make_for, unit_timing
-from fullbore.report.schedule import ScheduleReport, schedule_report
+from fullbore.report.schedule import ScheduleReport, above_cap, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.synthesis.auto import variants
 
-__all__ = ["Comparison", "LeftOut", "compare_schedules"]
+__all__ = ["Comparison", "LeftOut", "compare_schedules", "require_comparable"]
+
+_MOST_FORWARDS = 30_000
+"""Of one schedule: beyond it a comparison takes many minutes, nearly all of them for what is made for costs."""
+
+_QUICK_FORWARDS = 1_000
+"""Up to it an answer is there in seconds, and nobody wants to hear what it is at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,17 @@ class Comparison:
         return "\n".join(lines) + "\n"
 
 
+def require_comparable(num_ranks: int, *, num_microbatches: int, num_chunks: int | None) -> None:
+    """Raises `ScheduleError` for sizes at which all schedules together would take too long."""
+    forwards = num_ranks * num_microbatches * (num_chunks or 1)
+    if forwards > _MOST_FORWARDS:
+        raise ScheduleError(
+            f"schedules are compared at up to {_MOST_FORWARDS:,} forwards ({num_ranks} ranks, {num_microbatches} "
+            f"microbatches and {num_chunks or 1} chunks have {forwards:,}); use fewer microbatches, or look at one "
+            "schedule with `fullbore schedule show`"
+        )
+
+
 def compare_schedules(
     entries: Iterable[ScheduleEntry],
     *,
@@ -69,6 +86,7 @@ def compare_schedules(
     comm: str,
     memory_cap: Fraction | None,
     input_backward_frees: Fraction = Fraction(0),
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Every entry at these sizes, or the reason why not. Equal makespans: auto first, then less memory, then by name.
 
@@ -76,10 +94,18 @@ def compare_schedules(
         num_chunks: None: each schedule's own.
         cost, comm: as in `fullbore.costs.unit`; a list in ``comm`` fits schedules with that many boundaries only.
         memory_cap: most microbatch-shares a rank may keep. What is made for costs is made for it.
+        tell: hears what is being done, a line a schedule, where it takes more than seconds.
+
+    Raises:
+        ScheduleError: as `require_comparable`.
     """
+    require_comparable(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    takes_long = num_ranks * num_microbatches * (num_chunks or 1) > _QUICK_FORWARDS
     rows: list[ScheduleReport] = []
     left_out: list[LeftOut] = []
     for entry in entries:
+        if takes_long:
+            tell(f"making {entry.name}")
         try:
             made = make_for(
                 entry,
@@ -100,14 +126,11 @@ def compare_schedules(
             input_backward_frees=input_backward_frees,
             scale=times.scale,
         )
-        worst = max(report.peak_shares)
-        if memory_cap is not None and worst > memory_cap:
-            reason = (
-                f"keeps {float(worst):g} microbatch-shares on a rank, above the memory cap of {float(memory_cap):g}"
-            )
-            left_out.append(LeftOut(entry.name, reason))
-        else:
+        above = above_cap(report.peak_shares, memory_cap)
+        if above is None:
             rows.append(report)
+        else:
+            left_out.append(LeftOut(entry.name, above))
     rows.sort(key=lambda row: (_makespan(row), row.schedule.name != "auto", max(row.peak_shares), row.schedule.name))
     return Comparison(tuple(rows), tuple(left_out))
 

@@ -25,7 +25,7 @@ from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.span import Timeline
 from fullbore.timeline.text import render_text
 
-__all__ = ["ScheduleReport", "schedule_report"]
+__all__ = ["ScheduleReport", "above_cap", "schedule_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def schedule_report(
         schedule.placement,
         stages=costs,
         links=links,
-        memory_cap=memory_cap if memory_cap is not None and max(shares) <= memory_cap else None,
+        memory_cap=memory_cap if above_cap(shares, memory_cap) is None else None,
         input_backward_frees=input_backward_frees,
     )
     bounds = [
@@ -141,6 +141,13 @@ def schedule_report(
         lower_bound=max(bounds, key=lambda bound: bound.makespan),
         scale=scale,
     )
+
+
+def above_cap(shares: Sequence[Fraction], memory_cap: Fraction | None) -> str | None:
+    """What a schedule does that keeps so much on each rank, where that is more than the cap; None where it fits."""
+    if memory_cap is None or max(shares) <= memory_cap:
+        return None
+    return f"keeps {float(max(shares)):g} microbatch-shares on a rank, above the memory cap of {float(memory_cap):g}"
 
 
 def _peaks(shares: Sequence[Fraction]) -> str:

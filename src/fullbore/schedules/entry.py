@@ -26,6 +26,9 @@ __all__ = ["Option", "ScheduleEntry"]
 _MOST = 5_000_000
 """Forwards of a schedule: beyond it an answer takes minutes and the memory of a large machine."""
 
+_MOST_RANKS = 4096
+"""Beyond it an answer takes minutes for a single microbatch: bounds look at every stage from every rank."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -129,6 +132,8 @@ class ScheduleEntry:
             raise ScheduleError(
                 f"{self.name} has {own} {'stage' if own == 1 else 'stages'} per rank (num_chunks={chunks}); use {own}"
             )
+        if num_ranks > _MOST_RANKS:
+            raise ScheduleError(f"a schedule has at most {_MOST_RANKS:,} ranks (num_ranks={num_ranks}); use fewer")
         found = Sizes(
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,

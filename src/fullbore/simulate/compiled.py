@@ -99,7 +99,7 @@ def refuse_too_long(bound: int) -> None:
     if bound >= _LONGEST:
         raise CostsError(
             f"a compiled simulation ends before 2^62 time units (these costs could reach {bound:.3g}); "
-            "give times in a coarser unit"
+            "give times in a coarser unit, or with fewer decimals"
         )
 
 

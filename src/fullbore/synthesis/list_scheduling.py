@@ -29,6 +29,7 @@ from fullbore.synthesis.instance import Instance, Orders
 __all__ = ["Policy", "TooLate", "list_schedule", "policies"]
 
 _NEVER = 1 << 62
+"""No time is as late: a search refuses costs that could come to more than a small part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from fullbore.simulate.compiled import CompiledSchedule, refuse_too_long
 from fullbore.simulate.sweep import end_times, replayed_makespans
 from fullbore.simulate.wiring import KINDS, Ints
 
-__all__ = ["SPREAD", "Replays", "exact_makespan"]
+__all__ = ["SPREAD", "Replays", "exact_makespan", "require_replayable"]
 
 SPREAD = 0.05
 _BITS = 12
@@ -42,9 +42,14 @@ class Replays:
         """
         factor = self._factor[compiled.kind, compiled.stage, compiled.unit]
         exact, delays = compiled.durations(costs.stages), _delays(compiled, costs)
-        refuse_too_long((int(exact.sum()) + int(delays.sum())) << (_BITS + 1))
+        require_replayable(int(exact.sum()) + int(delays.sum()))
         ends = replayed_makespans(compiled, durations=exact[:, None] * factor, delays=delays << _BITS)
         return ends / (1 << _BITS)
+
+
+def require_replayable(ticks: int) -> None:
+    """Raises `CostsError` where 64-bit integers do not hold a replay of actions and messages of so much time in all."""
+    refuse_too_long(ticks << (_BITS + 1))
 
 
 def exact_makespan(compiled: CompiledSchedule, *, costs: ScheduleCosts) -> int:

@@ -30,7 +30,7 @@ from fullbore.synthesis.bounds import simple_bound
 from fullbore.synthesis.instance import Instance, Orders
 from fullbore.synthesis.justification import justified
 from fullbore.synthesis.list_scheduling import TooLate, list_schedule, policies
-from fullbore.synthesis.replays import Replays, exact_makespan
+from fullbore.synthesis.replays import Replays, exact_makespan, require_replayable
 
 __all__ = ["Found", "choose", "published_for", "search"]
 
@@ -78,6 +78,7 @@ def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts, name: st
     """The schedule described above, under this name.
 
     Raises:
+        CostsError: times that 64-bit integers do not hold.
         ScheduleError: a bidirectional placement, a memory cap below one share, or sizes beyond what is searched.
     """
     forwards = sizes.num_microbatches * placement.num_stages
@@ -87,6 +88,7 @@ def search(sizes: Sizes, placement: Placement, *, costs: ScheduleCosts, name: st
             "use fewer microbatches or a published schedule"
         )
     instance = Instance.of(placement, num_microbatches=sizes.num_microbatches, costs=costs)
+    require_replayable(instance.num_microbatches * (sum(instance.durations) + 2 * sum(instance.delays)))
     bound = simple_bound(instance).makespan
     listed = _listed(instance, bound)
     built = published_for(sizes, placement, costs=costs)

@@ -67,6 +67,8 @@ def test_a_recipe_is_written_that_show_can_draw(costs: str, tmp_path: Path, caps
         (["-p", "2", "-v", "0"], "fullbore: -v is a number of stages a rank, at least 1 (given -v 0)\n"),
         (["-p", "2", "-m", "0"], "fullbore: -m is a number of microbatches, at least 1 (given -m 0)\n"),
         (["-p", "2", "--memory", "lots"], "a size is a number of bytes, or one with a unit such as 80GiB"),
+        (["-p", "2", "--memory", "9" * 400], f"such as 80GiB (given '{'9' * 59})"),
+        (["-p", "2", "--memory", "1." + "9" * 5000 + "GiB"], f"such as 80GiB (given '1.{'9' * 57})"),
         (["-p", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["-p", "2", "--schedule", "1fb1"], "did you mean '1f1b'"),
     ],

@@ -114,6 +114,7 @@ def test_above_the_memory_cap_the_answer_is_no(capsys: pytest.CaptureFixture[str
             ["seq-1f1b", "-p", "2", "-m", "2", "--option", "slices=999999999"],
             "2 ranks, 1 chunks and 2 microbatches, each in 999999999 slices, has more than 5,000,000 forwards",
         ),
+        (["1f1b", "-p", "4097", "-m", "1"], "a schedule has at most 4,096 ranks (num_ranks=4097); use fewer"),
         (["hanayo", "-p", "2", "-m", "2", "--option", "waves=999999999"], "has more than 5,000,000 forwards"),
         (["1f1b", "-p", "2", "-m", "2", "--input-backward-frees", "nan"], "--input-backward-frees is a number"),
         (["auto", "-p", "2", "-m", "2", "--optimal", "nan"], "--optimal is a number (given nan)"),
@@ -176,6 +177,21 @@ def test_a_recipe_brings_its_chunks_and_options(tmp_path: Path, capsys: pytest.C
     assert shown(capsys, "looped-bfs", "--recipe", str(path))["name"] == "looped-bfs"
     code, _, err = run(capsys, "schedule", "show", "interleaved-1f1b", "--recipe", str(path), "-v", "3")
     assert (code, err) == (2, "fullbore: -v 3 contradicts the recipe, which has 2; leave out one of them\n")
+
+
+def test_a_recipe_brings_the_cap_that_it_was_made_under(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "recipe.json")
+    options = {"snake": 0}
+    write_recipe(
+        tmp_path / "recipe.json",
+        Recipe(Layout(pipeline=4), 1, 12, (1, 1, 1, 1), "auto", schedule_options=options, memory_cap=2),
+    )
+    assert max(shown(capsys, "auto", "--recipe", path)["peak_activations"]) == 2
+    assert max(shown(capsys, "auto", "--recipe", path, "--memory-cap", "4")["peak_activations"]) == 4
+    assert max(shown(capsys, "1f1b", "--recipe", path)["peak_activations"]) == 4
+    write_recipe(tmp_path / "recipe.json", Recipe(Layout(pipeline=2), 1, 4, (1, 1), "gpipe", memory_cap=2))
+    code, _, err = run(capsys, "schedule", "show", "gpipe", "--recipe", path)
+    assert (code, err) == (1, "gpipe keeps 4 microbatch-shares on a rank, above the memory cap of 2\n")
 
 
 def test_the_list_names_papers_and_constraints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,6 +192,18 @@ def test_bad_input_of_an_export_is_2(arguments: list[str], message: str, capsys:
     assert message in err
 
 
+def test_above_the_memory_cap_nothing_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "order.csv"
+    arguments = ("schedule", "export", "gpipe", "-p", "4", "-m", "8", "--csv", str(path), "--memory-cap")
+    code, out, err = run(capsys, *arguments, "4")
+    assert (code, out) == (1, "")
+    assert err == "gpipe keeps 8 microbatch-shares on a rank, above the memory cap of 4; nothing is written\n"
+    code, out, _ = run(capsys, *arguments, "4", "--json")
+    assert (code, "csv" in json.loads(out), path.exists()) == (1, False, False)
+    assert run(capsys, *arguments, "8")[0] == 0
+    assert path.exists()
+
+
 def compared(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     code, out, err = run(capsys, "schedule", "compare", *arguments, "--json")
     assert (code, err) == (0, "")
@@ -238,3 +250,16 @@ def test_nothing_that_fits_is_1_and_bad_input_is_2(capsys: pytest.CaptureFixture
         code, out, err = run(capsys, "schedule", "compare", *arguments)
         assert (code, out) == (2, "")
         assert err.startswith("fullbore: ")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "forwards"),
+    [(("-p", "4", "-m", "100000"), "400,000"), (("-p", "1000000000", "-m", "1"), "1,000,000,000")],
+)
+def test_a_comparison_that_would_take_hours_is_refused_at_once(
+    sizes: tuple[str, ...], forwards: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A billion ranks came to a list of a billion costs."""
+    code, out, err = run(capsys, "schedule", "compare", *sizes)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"1 chunks have {forwards}); use fewer microbatches, or look at one schedule with" in err

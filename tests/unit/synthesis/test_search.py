@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fullbore.errors import ScheduleError
+from fullbore.errors import CostsError, ScheduleError
 from fullbore.ir.placement import Placement
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.registry import get
@@ -48,6 +48,14 @@ def test_a_last_stage_that_is_twice_as_slow_decides_everything() -> None:
 def test_without_costs_it_is_made_for_equal_stages() -> None:
     schedule = ENTRY.build(4, num_microbatches=8)
     assert exact_makespan(compile_schedule(schedule), costs=costs_for(LINEAR, [(1, 1, 1)])) == 27
+
+
+@pytest.mark.parametrize(("stages", "delay"), [([(10**30, 1, 10**15)], 0), ([(1, 1, 1)], 10**30), ([(1, 1, 1)], 2**45)])
+def test_times_beyond_64_bits_are_refused(stages: list[tuple[int, int, int]], delay: int) -> None:
+    """They came to an assertion of the list, which took 2^62 for never, or to an overflow in an array."""
+    with pytest.raises(CostsError, match=r"ends before 2\^62 time units .* or with fewer decimals"):
+        search(SIZES, LINEAR, costs=costs_for(LINEAR, stages, delay=delay))
+    assert search(SIZES, LINEAR, costs=costs_for(LINEAR, [(2**41, 1, 1)], delay=2**41)).makespan > 8 * 2**41
 
 
 def test_the_same_input_gives_the_same_order() -> None:
