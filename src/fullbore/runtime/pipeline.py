@@ -250,7 +250,8 @@ class Pipeline:
 
         Raises:
             ConfigError: the batch does not make that many microbatches, or ranks were given different ones.
-            ModelError: the model is held twice, and its forward counts or writes into a buffer.
+            ModelError: the model is held twice, and its forward counts or writes into a buffer; or a forward writes
+                into a weight that lives on several ranks.
             RankFailed, NeighborLost, TransferStalled: names the rank, its action and the cause. The pipeline cannot go
                 on after one.
         """
@@ -260,7 +261,7 @@ class Pipeline:
         microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
         parts.tap.begin(outputs)
         buffers = buffer_state(parts.stages.modules)
-        parts.tied.begin(parts.gradients)
+        parts.tied.begin(parts.gradients, weights=parts.weights)
         parts.guard.begin()
         scale = 1.0 if parts.loss_scaler is None else parts.loss_scaler.scale
         parts.gradients.loss_scale = scale
@@ -276,7 +277,7 @@ class Pipeline:
                     engine.first_microbatch = first
                 parts.executor.run(part, first_microbatch=first)
         with self._failing(), parts.recorder.flush(Activity.TIED_GRADIENTS):
-            parts.tied.reduce(parts.gradients)
+            parts.tied.reduce(parts.gradients, weights=parts.weights)
             require_unwritten(buffers, parts.stages.modules, schedule=self.schedule, mesh=self._mesh)
         with self._failing(), parts.recorder.flush(Activity.LOSS_REDUCE):
             loss = self._global_loss(
