@@ -1,24 +1,28 @@
 """What every layer of a chain gives for inputs of a shape: found by one pass on the meta device, without weights.
 
-Every rank makes the same pass for the whole chain, so shapes and plain values need not be sent.
+Every rank makes the same pass for the whole chain, so shapes and plain values need not be sent. Neither need what no
+gradient comes back to: the pass sees which inputs of a layer its outputs are made from, from the last layer on.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fullbore.errors import FullboreError, ModelError
 from fullbore.models.auxiliary import collecting
+from fullbore.models.enter import enter
 from fullbore.models.layer import Layer, require_copyable
-from fullbore.models.layered import Boundary, Microbatch, TensorSpec
+from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.models.microbatch import tensor_of
+from fullbore.models.reach import edges_of, reached
 from fullbore.models.tree import Tree, take_apart
 from fullbore.said import said
 
@@ -31,6 +35,21 @@ class Given:
 
     boundary: Boundary
     tree: Tree
+
+
+_Edges = tuple[tuple[Any, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What one layer was given and gave, in the graph of its own forward."""
+
+    given: _Edges
+    gave: _Edges
+    """Empty for the last layer."""
+
+    objective: _Edges
+    """Auxiliary losses, and all that the last layer gives."""
 
 
 class ChainTrace:
@@ -66,12 +85,15 @@ class ChainTrace:
         memo = replaced(self._layers, lambda tensor: tensor.detach().to("meta"))
         modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
         value: Any = torch.empty(shape, dtype=dtype, device="meta")
-        found = []
+        found: list[tuple[Parcel, Tree]] = []
+        passed: list[_Passed] = []
+        leaves: tuple[Tensor, ...] = ()
         # A tensor that a layer makes without saying where is made here; auxiliary losses are collected and forgotten.
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]), torch.device("meta"), collecting():
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]), torch.device("meta"):
             for layer, module in zip(self._layers, modules, strict=True):
                 try:
-                    value = module.to("meta")(value)
+                    with collecting() as added:
+                        value = module.to("meta")(value)
                 except FullboreError:
                     raise
                 except Exception as error:  # whatever a layer of the user's raises on what it cannot take
@@ -79,11 +101,29 @@ class ChainTrace:
                         f"layer {layer.name!r} of {self._kind} cannot take what the layer before it gives "
                         f"({_describe(value)}): {said(error)}"
                     ) from error
-                if layer is self._layers[-1]:
-                    break  # what the last one gives is the objective's
+                given = edges_of(leaves)
+                if layer is self._layers[-1]:  # what it gives is the objective's
+                    outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+                    passed.append(_Passed(given, (), edges_of((*added, *outputs))))
+                    break
                 parcel, tree = take_apart(value, giver=f"layer {layer.name!r}")
-                found.append(Given(Boundary(tuple(_spec(tensor) for tensor in parcel)), tree))
-        return tuple(found)
+                found.append((parcel, tree))
+                passed.append(_Passed(given, edges_of(parcel), edges_of(added)))
+                leaves = tuple(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in parcel)
+                value = tree.rebuild(tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in leaves))
+        return tuple(
+            Given(Boundary(tuple(map(_spec, parcel, wanted))), tree)
+            for (parcel, tree), wanted in zip(found, _wanted(passed), strict=True)
+        )
+
+
+def _wanted(passed: Sequence[_Passed]) -> list[tuple[bool, ...]]:
+    """For each layer but the last, to which of the tensors that it gives a gradient comes back."""
+    wanted: list[tuple[bool, ...]] = [()]
+    for layer in reversed(passed[1:]):
+        ends = reached((*layer.objective, *itertools.compress(layer.gave, wanted[-1])))
+        wanted.append(tuple(edge in ends for edge in layer.given))
+    return wanted[:0:-1]
 
 
 def replaced(layers: Sequence[Layer], make: Callable[[Tensor], Tensor]) -> dict[int, object]:
@@ -95,8 +135,9 @@ def replaced(layers: Sequence[Layer], make: Callable[[Tensor], Tensor]) -> dict[
     return memo
 
 
-def _spec(tensor: Tensor) -> TensorSpec:
-    return TensorSpec(tuple(tensor.shape), tensor.dtype, gradient=tensor.requires_grad)
+def _spec(tensor: Tensor, wanted: bool) -> TensorSpec:
+    trained = tensor.requires_grad
+    return TensorSpec(tuple(tensor.shape), tensor.dtype, gradient=trained and wanted, cut_off=trained and not wanted)
 
 
 def _describe(value: Any) -> str:
