@@ -79,6 +79,7 @@ class ChainTrace:
             self._known[at] = self._trace(*at)
         return self._known[at]
 
+    @torch.inference_mode(mode=False)  # in which a caller may evaluate; what is found here is for training too
     def _trace(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Given, ...]:
         """The copy never holds values, not even for a moment."""
         require_copyable(self._layers, where=self._kind)
