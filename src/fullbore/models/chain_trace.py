@@ -23,6 +23,7 @@ from fullbore.models.layer import Layer, require_copyable
 from fullbore.models.layered import Boundary, Microbatch, Parcel, TensorSpec
 from fullbore.models.microbatch import tensor_of
 from fullbore.models.reach import edges_of, reached
+from fullbore.models.statistics import average_without_count
 from fullbore.models.tree import Tree, take_apart
 from fullbore.said import said
 
@@ -85,6 +86,8 @@ class ChainTrace:
         require_copyable(self._layers, where=self._kind)
         memo = replaced(self._layers, lambda tensor: tensor.detach().to("meta"))
         modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
+        for module in modules:
+            average_without_count(module)
         value: Any = torch.empty(shape, dtype=dtype, device="meta")
         found: list[tuple[Parcel, Tree]] = []
         passed: list[_Passed] = []
