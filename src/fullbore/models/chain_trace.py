@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,6 +61,8 @@ class ChainTrace:
         self._layers = tuple(layers)
         self._kind = kind
         self._known: dict[tuple[tuple[int, ...], torch.dtype], tuple[Given, ...]] = {}
+        self._trains: dict[int, bool] = {}
+        self.settle()
 
     def __deepcopy__(self, memo: dict[int, object]) -> ChainTrace:
         return self
@@ -67,6 +70,12 @@ class ChainTrace:
     @property
     def num_layers(self) -> int:
         return len(self._layers)
+
+    def settle(self) -> None:
+        """Which weights train is as it is now, until the next call. One that is frozen or unfrozen later, on a rank
+        that does not hold it, would have that rank expect what no other does."""
+        self._trains = {id(p): p.requires_grad for layer in self._layers for _, p in layer.parameters()}
+        self._known.clear()
 
     def of(self, microbatch: Microbatch) -> tuple[Given, ...]:
         """What every layer but the last gives.
@@ -84,7 +93,7 @@ class ChainTrace:
     def _trace(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Given, ...]:
         """The copy never holds values, not even for a moment."""
         require_copyable(self._layers, where=self._kind)
-        memo = replaced(self._layers, lambda tensor: tensor.detach().to("meta"))
+        memo = replaced(self._layers, lambda tensor: tensor.detach().to("meta"), trains=self._trains)
         modules = copy.deepcopy([module for layer in self._layers for _, module in layer.parts], memo)
         for module in modules:
             average_without_count(module)
@@ -130,11 +139,16 @@ def _wanted(passed: Sequence[_Passed]) -> list[tuple[bool, ...]]:
     return wanted[:0:-1]
 
 
-def replaced(layers: Sequence[Layer], make: Callable[[Tensor], Tensor]) -> dict[int, object]:
-    """A memo for `copy.deepcopy` that puts ``make(tensor)`` for each tensor; a shared weight stays shared."""
+def replaced(
+    layers: Sequence[Layer], make: Callable[[Tensor], Tensor], *, trains: Mapping[int, bool] = MappingProxyType({})
+) -> dict[int, object]:
+    """A memo for `copy.deepcopy` that puts ``make(tensor)`` for each tensor; a shared weight stays shared.
+
+    ``trains``: by identity, which weights are taken for trained ones; any other is what it is.
+    """
     memo: dict[int, object] = {}
     for layer in layers:
-        memo |= {id(p): nn.Parameter(make(p), p.requires_grad) for _, p in layer.parameters()}
+        memo |= {id(p): nn.Parameter(make(p), trains.get(id(p), p.requires_grad)) for _, p in layer.parameters()}
         memo |= {id(buffer): make(buffer) for _, buffer in layer.buffers()}
     return memo
 

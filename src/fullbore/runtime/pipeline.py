@@ -417,7 +417,9 @@ class Pipeline:
     def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
         self._require_usable()
-        microbatches = same_microbatches(lambda: self._given(batch, number, outputs), mesh=self._mesh)
+        microbatches = same_microbatches(
+            lambda: self._given(batch, number, outputs), crossings=self._parts.stages.crossings, mesh=self._mesh
+        )
         return microbatches, counted(microbatches, self._objective)
 
     def _require_usable(self) -> None:
