@@ -22,7 +22,14 @@ from tests.support.command import ROOT, run
 NAMES = (
     *("eight_samples_in_three", "two_samples_for_four", "ten_one_and_none", "labels_10_1_0", "nothing_counts"),
     *("nine_then_five", "shapes_of_rounds", "a_chain_of_uneven_lengths", "packed_documents", "each_rank_draws"),
-    *("one_rank_fails", "evaluated_in_between", "not_evaluated", "narrow_evaluation", "outputs_of_a_step"),
+    *(
+        "frozen_on_one_rank",
+        "one_rank_fails",
+        "evaluated_in_between",
+        "not_evaluated",
+        "narrow_evaluation",
+        "outputs_of_a_step",
+    ),
 )
 
 
@@ -103,6 +110,18 @@ def test_ranks_with_batches_of_their_own_are_refused(seen: dict[str, list[Any]])
         ):
             assert said.startswith(begin + problem)
         assert others[5].startswith("ModelError: every stage reads 'input_ids' from each microbatch (it holds labels)")
+
+
+def test_what_one_rank_alone_has_frozen_is_named_and_nobody_waits(seen: dict[str, list[Any]]) -> None:
+    """Before the pipeline is built. What it freezes of another rank's afterwards changes nothing at other sizes."""
+    wanted = (
+        "ConfigError: every rank has the same model, but in front of layer '1' rank 0 expects [2, 4] torch.float32 "
+        "(its gradient comes back), and rank 1 [2, 4] torch.float32 (no gradient comes back); build it alike"
+    )
+    for before, again, *after in seen["frozen_on_one_rank"]:
+        assert before.startswith(wanted)
+        assert again.startswith(wanted.split("[2, 4]")[0])
+        assert after == ["nothing", "nothing"]
 
 
 def test_what_fails_on_one_rank_alone_is_heard_by_the_others(seen: dict[str, list[Any]]) -> None:

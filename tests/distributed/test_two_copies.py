@@ -17,7 +17,7 @@ from tests.support.number_ranks import Run
 
 NAMES = (
     *("every_model", "two_steps_that_add_up", "outputs_in_order", "float16_with_a_skipped_step"),
-    *("different_modules", "refused_writes", "refusals"),
+    *("different_modules", "refused_writes", "refused_weights", "refusals"),
 )
 
 
@@ -114,6 +114,21 @@ def test_a_forward_that_writes_into_a_buffer_is_refused_by_every_rank(seen: dict
         )
         assert second.startswith("ConfigError: this pipeline has failed in an earlier step")
         assert loss == seen["refused_writes"][0][2]
+
+
+def test_a_forward_that_writes_into_a_weight_with_copies_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:
+    """One copy would be renormalized by its own tokens: they drift, and nothing says so."""
+    known = "0.weight lives on several ranks (it is tied, or the model is held twice), and Embedding(max_norm=1) writes"
+    for at_once, first, second, loss in seen["refused_weights"]:
+        assert re.match(
+            rf"ModelError: {re.escape(known)}|ConfigError: rank \d cannot begin: {re.escape(known)}", at_once
+        )
+        assert first.startswith(
+            "ModelError: a weight that lives on several ranks (it is tied, or the model is held twice)"
+        )
+        assert "something wrote into 3.weight in this one" in first
+        assert second.startswith("ConfigError: this pipeline has failed in an earlier step")
+        assert loss == seen["refused_weights"][0][3]
 
 
 def test_what_cannot_be_held_twice_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:

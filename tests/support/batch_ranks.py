@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -267,6 +268,23 @@ def each_rank_draws(mesh: Mesh) -> list[str]:
     said.append(refused(lambda: pipeline.step([{"labels": one["labels"]} for one in whole])))
     pipeline.step([tokens(1, 5, seed=index) for index in range(4)])
     pipeline.release()
+    return said
+
+
+def frozen_on_one_rank(mesh: Mesh) -> list[str]:
+    """What is said, in two steps of different sizes, where rank 1 freezes what only rank 0 holds: before the pipeline
+    is built, and between the steps."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    said = []
+    for freezes_later in (False, True):
+        model[0].requires_grad_(mesh.rank == 0 or freezes_later)
+        pipeline = pipeline_of(model, mesh, 2, objective=SQUARED_ERROR)
+        for samples in (4, 8):
+            batch = {"inputs": torch.ones(samples, 4), "targets": torch.zeros(samples, 4)}
+            said.append(refused(partial(pipeline.step, batch)))
+            model[0].requires_grad_(mesh.rank == 0)
+        pipeline.release()
     return said
 
 

@@ -260,6 +260,43 @@ def refused_writes(mesh: Mesh) -> tuple[str, str, float]:
     return said[0], said[1], loss
 
 
+class Clamped(nn.Linear):
+    """Writes into its own weight, as no module of torch's that could be known by its class."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(max=value.abs().max())
+        return super().forward(value)
+
+
+def refused_weights(mesh: Mesh) -> tuple[str, str, str, float]:
+    """What every rank says of forwards that write into a weight: of a class that is known, at once; of any other in the
+    first step and after it; and the loss in one direction, which may."""
+
+    def model(last: nn.Module) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), last).double()
+
+    known = nn.Sequential(nn.Embedding(61, 8, max_norm=1.0), *(nn.Linear(8, 8) for _ in range(3)))
+    said = []
+    try:
+        pipeline_of(known, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+    except FullboreError as error:
+        said.append(f"{type(error).__name__}: {error}")
+    pipeline = pipeline_of(model(Clamped(8, 8)), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+    for _ in range(2):
+        try:
+            pipeline.step(chains.batch())
+            said.append("nothing")
+        except FullboreError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    pipeline.release()
+    torch.manual_seed(1)
+    one_way = pipeline_of(model(Clamped(8, 8)), mesh, microbatches=MICROBATCHES, schedule="gpipe")
+    loss = one_way.evaluate(chains.batch())
+    one_way.release()
+    return said[0], said[1], said[2], loss
+
+
 def refusals(mesh: Mesh) -> list[str]:
     """What every rank says of models and schedules that cannot be run in both directions."""
     plain = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()

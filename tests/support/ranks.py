@@ -202,7 +202,7 @@ def tied_scalar(worker: Worker) -> Tied:
     weight = nn.Parameter(torch.tensor([1.0]))
     weight.grad = torch.tensor([own])
     store = GradientStore({"w": weight})
-    tied.reduce(store)
+    tied.reduce(store, weights={"w": weight})
     owned = [gradient for name, gradient in store.gradients().items() if tied.owns(name)]
     broken = [torch.tensor([float("nan") if worker.rank else 1.0])]
     nan_norms = (global_norm(broken, mesh=mesh), global_norm(broken, mesh=mesh, norm_type=math.inf))

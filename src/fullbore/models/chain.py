@@ -136,6 +136,7 @@ class ChainModel:
 
     def build_stage(self, first_layer: int, end_layer: int, *, seed: int, device: torch.device) -> BuiltStage:
         assert 0 <= first_layer < end_layer <= len(self._layers), (first_layer, end_layer)
+        self._trace.settle()
         own = self._layers[first_layer:end_layer]
         if self._meta:
             modules = copy.deepcopy(tuple(module for layer in own for _, module in layer.parts))

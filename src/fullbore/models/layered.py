@@ -47,7 +47,12 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     gradient: bool
-    """Whether its gradient comes back: a floating-point value that depends on a trainable weight."""
+    """Whether its gradient comes back: a floating-point value that depends on a trainable weight, and that what comes
+    after is made from."""
+
+    cut_off: bool = False
+    """It depends on a trainable weight and no gradient comes back all the same, since a layer behind detaches it: that
+    weight has none, as in one process, and not one of zeros."""
 
     @property
     def num_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # there is no public name for all of them
 
-__all__ = ["counts_its_input", "may_hold_statistics"]
+__all__ = ["average_without_count", "counts_its_input", "may_hold_statistics"]
 
 
 def may_hold_statistics(part: nn.Module) -> bool:
@@ -20,3 +20,11 @@ def may_hold_statistics(part: nn.Module) -> bool:
 def counts_its_input(part: nn.Module) -> bool:
     """Does each forward, as the module is now, change its running statistics?"""
     return isinstance(part, _NormBase) and part.training and part.running_mean is not None
+
+
+def average_without_count(module: nn.Module) -> None:
+    """In place, on a copy that is to run without values: with momentum None a forward divides by the number of batches
+    so far, and there is none. What it gives has the same form with any momentum."""
+    for part in module.modules():
+        if isinstance(part, _NormBase) and part.momentum is None:
+            part.momentum = 0.1

@@ -16,9 +16,12 @@ from fullbore.errors import ConfigError, InputError
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["all_or_none", "require_same", "same_microbatches"]
+__all__ = ["Crossings", "all_or_none", "require_same", "same_microbatches"]
 
 _T = TypeVar("_T")
+
+Crossings = Mapping[str, str]
+"""Name of a stage's first layer -> what comes in there, in words."""
 
 
 def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
@@ -51,27 +54,42 @@ def all_or_none(make: Callable[[], _T], *, mesh: Mesh) -> _T:
     return made[0]
 
 
-def same_microbatches(cut: Callable[[], Sequence[Microbatch]], *, mesh: Mesh) -> Sequence[Microbatch]:
-    """What ``cut`` gives on this rank, once every rank has been given the same.
+def same_microbatches(
+    cut: Callable[[], Sequence[Microbatch]],
+    *,
+    crossings: Callable[[Sequence[Microbatch]], Crossings],
+    mesh: Mesh,
+) -> Sequence[Microbatch]:
+    """What ``cut`` gives on this rank, once every rank has been given the same, and expects the same to cross.
 
     Number, names, shapes and types are compared, and contents where they are on the CPU (reading a device would wait
     for it). A rank that cannot cut its batch still takes part: then nobody is left waiting for it.
 
+    Args:
+        crossings: what crosses with these microbatches. It follows from the model, of which every rank has one of its
+            own: two with different weights frozen would wait for a gradient that nobody sends.
+
     Raises:
         Exception: this rank cannot cut its batch.
-        ConfigError: another one cannot, with what it says; or it has been given another batch.
+        ConfigError: another one cannot, with what it says; or it has been given another batch; or it has another
+            model.
     """
     if mesh.num_ranks == 1:
         return cut()
     problem: Exception | None = None
     microbatches: Sequence[Microbatch] = ()
-    digest = 0.0
+    crossing: Crossings = {}
+    digest = other = 0.0
     try:
         microbatches = cut()
         digest = float(_digest(microbatches))
+        crossing = crossings(microbatches)
+        other = float(zlib.crc32(repr(crossing).encode()))
     except Exception as error:
         problem = error
-    least, most, failed = mesh.max([-digest, digest, float(problem is not None)])
+    least, most, least_other, most_other, failed = mesh.max(
+        [-digest, digest, -other, other, float(problem is not None)]
+    )
     if failed:
         _raise_together(problem, doing="refuses this step", mesh=mesh)
     if -least != most:
@@ -79,7 +97,22 @@ def same_microbatches(cut: Callable[[], Sequence[Microbatch]], *, mesh: Mesh) ->
             "every rank reads the same batch, and these ranks were given different ones (in size or content); draw "
             "samples from one seed on all ranks"
         )
+    if -least_other != most_other:
+        _raise_crossing(crossing, mesh=mesh)
     return microbatches
+
+
+def _raise_crossing(mine: Crossings, *, mesh: Mesh) -> None:
+    """Every rank calls this with what it expects to cross, and raises the same."""
+    first, *others = mesh.gather(mine)
+    for rank, theirs in enumerate(others, start=1):
+        for layer, expected in first.items():
+            if theirs.get(layer) != expected:
+                raise ConfigError(
+                    f"every rank has the same model, but in front of layer {layer!r} rank 0 expects {expected}, and "
+                    f"rank {rank} {theirs.get(layer)}; build it alike on all ranks, and freeze the same weights on all "
+                    "of them before the pipeline is built"
+                )
 
 
 def _raise_together(problem: Exception | None, *, doing: str, mesh: Mesh) -> None:

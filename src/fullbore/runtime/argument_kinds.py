@@ -21,7 +21,7 @@ from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.timeline.instrument import Instrument
 
-__all__ = ["require_kinds", "require_layers_of", "required_device"]
+__all__ = ["require_kinds", "required_device", "required_layers"]
 
 
 def required_device(given: object) -> Device:
@@ -45,9 +45,12 @@ def require_kinds(**given: object) -> None:
             raise ConfigError(f"{name} is {wanted} ({name}={value!r:.200})")
 
 
-def require_layers_of(model: LayeredModel, recompute: object) -> None:
-    """Raises ConfigError for anything but names of layers: the letters of a word in place of a list would be taken for
-    some."""
+def required_layers(model: LayeredModel, recompute: object) -> tuple[str, ...]:
+    """The layers to recompute in the order of the model, each once: a set has another order in every process.
+
+    Raises:
+        ConfigError: anything but names of layers. The letters of a word in place of a list would be taken for some.
+    """
     if (
         isinstance(recompute, str)
         or not isinstance(recompute, Collection)
@@ -58,6 +61,7 @@ def require_layers_of(model: LayeredModel, recompute: object) -> None:
             f"recompute={list(model.layer_names[1:3])}"
         )
     require_layers(recompute, layer_names=model.layer_names, setting="recompute")
+    return tuple(name for name in model.layer_names if name in set(recompute))
 
 
 _LONGEST_S = 1e6
@@ -82,6 +86,10 @@ _KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = MappingProxyType(
     {
         "num_microbatches": _COUNT,
         "accumulation": _COUNT,
+        "num_chunks": (
+            lambda value: value is None or _is_whole(value, least=1),
+            "a whole number of at least 1, or None for the schedule's own",
+        ),
         "schedule": (lambda value: isinstance(value, str | Schedule), "a registered name or a Schedule"),
         "schedule_options": (_are_options, 'a mapping of names to whole numbers, as {"group_size": 8}, or None'),
         "recompute_ahead": _FLAG,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import Literal
 
 from fullbore.errors import ConfigError, ModelError, ScheduleError
@@ -72,7 +73,7 @@ def edges_of(model: LayeredModel, *, cut: Literal["equal"] | Sequence[int], num_
         ConfigError, PartitionError: counts that do not fit the model or the stages.
     """
     num_layers = len(model.layer_names)
-    counts = equal(num_layers, num_stages=num_stages) if cut == "equal" else _counts(cut)
+    counts = equal(num_layers, num_stages=num_stages) if isinstance(cut, str) and cut == "equal" else _counts(cut)
     if len(counts) != num_stages or sum(counts) != num_layers or min(counts, default=0) < 1:
         raise ConfigError(
             f"layers_per_stage needs {num_stages} counts of at least 1 that add up to {num_layers} layers "
@@ -134,9 +135,9 @@ def mesh_of_world(schedule: str | Schedule, device: Device, timeout_s: float) ->
 
 def _counts(given: object) -> tuple[int, ...]:
     counts = tuple(given) if isinstance(given, Iterable) else ()
-    if not counts or not all(isinstance(count, int) and not isinstance(count, bool) for count in counts):
+    if not counts or not all(isinstance(count, Integral) and not isinstance(count, bool) for count in counts):
         raise ConfigError(
             f'layers_per_stage is "equal" or a whole number of layers for each stage (given {given!r:.200}); a cut by '
             "measured times is what `fullbore partition` gives"
         )
-    return counts
+    return tuple(map(int, counts))

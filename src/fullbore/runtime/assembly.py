@@ -27,7 +27,7 @@ from fullbore.runtime.outputs import OutputTap
 from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
-from fullbore.runtime.tied import TiedGradients, holders_of
+from fullbore.runtime.tied import TiedGradients, holders_of, require_no_max_norm
 from fullbore.runtime.trainable import Trainable
 from fullbore.runtime.transport.torch_transport import TorchTransport
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
@@ -114,6 +114,7 @@ def assembled(
     gradients = GradientStore(weights, scaled=loss_scaler is not None)
     undo.callback(gradients.close)
     tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=timeout_s)
+    all_or_none(lambda: require_no_max_norm(stages.modules, weights=weights, shared=tied.names), mesh=mesh)
     tied.make_equal(weights)
     tap = OutputTap(objective)
     engines = stages.training_engines(tap.objective)

@@ -150,9 +150,12 @@ class EagerEngine:
         with torch.enable_grad(), self._moment(index):
             if carried is not None:
                 assert self._entrance is not None
-                wanted = [spec.gradient for spec in self._entrance(microbatch).tensors]
-                all_leaves = [t.detach().requires_grad_(w) for t, w in zip(carried, wanted, strict=True)]
+                specs = self._entrance(microbatch).tensors
+                all_leaves = [t.detach().requires_grad_(s.gradient) for t, s in zip(carried, specs, strict=True)]
                 leaves = tuple(leaf for leaf in all_leaves if leaf.requires_grad)
+                for leaf, spec in zip(all_leaves, specs, strict=True):
+                    if spec.cut_off:
+                        leaf.requires_grad_().register_hook(_unexpected)  # type: ignore[no-untyped-call]
                 given = tuple(enter(leaf) if leaf.requires_grad else leaf for leaf in all_leaves)
             with collecting() as added, self._splitting(index), self._watching(checkpoints):
                 output = self._module(given, microbatch)
@@ -285,6 +288,15 @@ def _taken(leaf: Tensor) -> Tensor:
     """The gradient that has arrived at a leaf; zeros where none of its uses needed it."""
     gradient, leaf.grad = leaf.grad, None
     return torch.zeros_like(leaf) if gradient is None else gradient.contiguous()
+
+
+def _unexpected(gradient: Tensor) -> None:
+    """The hook of an input that no gradient is expected at, since nobody waits for one."""
+    raise ModelError(
+        f"whether a layer passes a gradient on follows from its input's shape, but one of {list(gradient.shape)} comes "
+        "back to a stage's input that its layers, run without values before the first step, detached; detach always or "
+        "never, or build a new pipeline after the change"
+    )
 
 
 def _one_number(loss_sum: Tensor) -> Tensor:

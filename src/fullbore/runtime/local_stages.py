@@ -72,6 +72,7 @@ class LocalStages:
         self._deferrals: dict[StageIndex, Deferral] = {}
         self._watches: dict[StageIndex, Watch] = {}
         self._whole: Counter[str] = Counter()
+        self._crossings: dict[tuple[object, ...], tuple[str, ...]] = {}
         here = schedule.placement.stages_of(rank)
         try:
             self._stages = share_weights({stage: self._build(stage, seed, recompute, compile) for stage in here})
@@ -138,6 +139,20 @@ class LocalStages:
             for microbatch in microbatches:
                 self._model.boundary(self._edges[1], microbatch)
 
+    def crossings(self, microbatches: Sequence[Microbatch]) -> dict[str, str]:
+        """What comes into every stage but the first, in words, by the name of its first layer: of the first microbatch
+        of each kind, whatever its sizes, so that a batch of many lengths costs nothing."""
+        kinds: dict[tuple[object, ...], Microbatch] = {}
+        for microbatch in microbatches:
+            kinds.setdefault(tuple((name, t.dim(), t.dtype) for name, t in microbatch.items()), microbatch)
+        for kind, microbatch in kinds.items():
+            if kind not in self._crossings:
+                boundaries = [self._model.boundary(layer, microbatch) for layer in self._edges[1:-1]]
+                self._crossings[kind] = tuple(map(_described, boundaries))
+        names = [self._model.layer_names[layer] for layer in self._edges[1:-1]]
+        found = [self._crossings[kind] for kind in kinds]
+        return {name: " or ".join(each) for name, *each in zip(names, *found, strict=True)}
+
     def boundary_of(self, message: Message, microbatch: Microbatch) -> Boundary:
         """What crosses where a message goes, between any two stages of the pipeline."""
         forward = message.payload is Payload.ACTIVATION
@@ -181,6 +196,13 @@ class LocalStages:
             apply_recompute(built, here, around=lambda _: self._recorder.nested(Kind.RECOMPUTE), watch=watch)
         )
         return built
+
+
+def _described(boundary: Boundary) -> str:
+    return " and ".join(
+        f"{list(spec.shape)} {spec.dtype} ({'its gradient comes back' if spec.gradient else 'no gradient comes back'})"
+        for spec in boundary.tensors
+    )
 
 
 def say_what_stays_whole(schedule: Schedule, whole: Mapping[str, int], *, mesh: Mesh) -> None:

@@ -15,7 +15,7 @@ Started by torchrun, each process holds one pipeline rank; started alone, it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Literal, Self
@@ -29,7 +29,7 @@ from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
 from fullbore.runtime.agreement import require_same, same_microbatches
-from fullbore.runtime.argument_kinds import require_kinds, require_layers_of, required_device
+from fullbore.runtime.argument_kinds import require_kinds, required_device, required_layers
 from fullbore.runtime.arguments import (
     edges_of,
     mesh_of_world,
@@ -94,7 +94,7 @@ class Pipeline:
         schedule_options: Mapping[str, int] | None = None,
         layers_per_stage: Literal["equal"] | Sequence[int] = "equal",
         objective: Objective | None = None,
-        recompute: Sequence[str] = (),
+        recompute: Collection[str] = (),
         recompute_ahead: bool = False,
         compile: bool = False,
         accumulation: int = 1,
@@ -108,9 +108,10 @@ class Pipeline:
         self._model = layered(model)
         self._objective = required_objective(objective, self._model)
         require_kinds(num_microbatches=num_microbatches, accumulation=accumulation, compile=compile, seed=seed)
-        require_kinds(schedule=schedule, schedule_options=schedule_options, recompute_ahead=recompute_ahead)
+        require_kinds(schedule=schedule, num_chunks=num_chunks, schedule_options=schedule_options)
+        require_kinds(recompute_ahead=recompute_ahead)
         require_kinds(timeout_s=timeout_s, instrument=instrument, board=board, mesh=mesh)
-        require_layers_of(self._model, recompute)
+        recompute = required_layers(self._model, recompute)
         self._num_microbatches = num_microbatches
         self._accumulation = accumulation
         self._device = required_device(device)
@@ -140,7 +141,7 @@ class Pipeline:
                     "schedule": self.schedule.orders,
                     "num_microbatches": num_microbatches,
                     "accumulation": accumulation,
-                    "recompute": tuple(recompute),
+                    "recompute": recompute,
                     "compile": compile,
                     "seed": seed,
                 },
@@ -250,7 +251,8 @@ class Pipeline:
 
         Raises:
             ConfigError: the batch does not make that many microbatches, or ranks were given different ones.
-            ModelError: the model is held twice, and its forward counts or writes into a buffer.
+            ModelError: the model is held twice, and its forward counts or writes into a buffer; or a forward writes
+                into a weight that lives on several ranks.
             RankFailed, NeighborLost, TransferStalled: names the rank, its action and the cause. The pipeline cannot go
                 on after one.
         """
@@ -260,7 +262,7 @@ class Pipeline:
         microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
         parts.tap.begin(outputs)
         buffers = buffer_state(parts.stages.modules)
-        parts.tied.begin(parts.gradients)
+        parts.tied.begin(parts.gradients, weights=parts.weights)
         parts.guard.begin()
         scale = 1.0 if parts.loss_scaler is None else parts.loss_scaler.scale
         parts.gradients.loss_scale = scale
@@ -276,7 +278,7 @@ class Pipeline:
                     engine.first_microbatch = first
                 parts.executor.run(part, first_microbatch=first)
         with self._failing(), parts.recorder.flush(Activity.TIED_GRADIENTS):
-            parts.tied.reduce(parts.gradients)
+            parts.tied.reduce(parts.gradients, weights=parts.weights)
             require_unwritten(buffers, parts.stages.modules, schedule=self.schedule, mesh=self._mesh)
         with self._failing(), parts.recorder.flush(Activity.LOSS_REDUCE):
             loss = self._global_loss(
@@ -416,7 +418,9 @@ class Pipeline:
     def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
         self._require_usable()
-        microbatches = same_microbatches(lambda: self._given(batch, number, outputs), mesh=self._mesh)
+        microbatches = same_microbatches(
+            lambda: self._given(batch, number, outputs), crossings=self._parts.stages.crossings, mesh=self._mesh
+        )
         return microbatches, counted(microbatches, self._objective)
 
     def _require_usable(self) -> None:

@@ -5,12 +5,15 @@ every weight has one in the mirror of its stage too. All start with the owner's 
 copies' gradients are summed, so every copy takes the same optimizer step and stays equal bit by bit. That happens
 before the norm, where the weight counts once (for the rank that owns it).
 
+What a forward writes into its copy is no gradient that could be added up, and is refused: `max_norm` of an embedding
+before anything is computed, any other in the first step that writes.
+
 The gradients of one set of ranks travel together: a mirrored stage has hundreds, most of them small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fullbore.errors import ConfigError
+from fullbore.errors import ConfigError, ModelError
 from fullbore.ids import StageIndex
 from fullbore.runtime.gradients import GradientStore
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["TiedGradients", "holders_of"]
+__all__ = ["TiedGradients", "holders_of", "require_no_max_norm"]
 
 _BUCKET_BYTES = 32 << 20
 """Summed at once. A larger gradient goes alone."""
@@ -58,6 +61,32 @@ def holders_of(stages: Mapping[StageIndex, Mapping[str, nn.Parameter]], *, mesh:
     return {name: tuple(ranks) for name, ranks in holders.items()}
 
 
+def require_no_max_norm(
+    modules: Iterable[nn.Module], *, weights: Mapping[str, nn.Parameter], shared: Collection[str]
+) -> None:
+    """An embedding with ``max_norm`` renormalizes the rows that it looks up, in place.
+
+    Args:
+        weights: this rank's, by name.
+        shared: those of which another rank holds a copy too.
+
+    Raises:
+        ModelError: one does so in a shared weight.
+    """
+    name_of = {id(weights[name]): name for name in shared}
+    for part in (part for module in modules for part in module.modules()):
+        if (
+            isinstance(part, nn.Embedding | nn.EmbeddingBag)
+            and part.max_norm is not None
+            and id(part.weight) in name_of
+        ):
+            raise ModelError(
+                f"{name_of[id(part.weight)]} lives on several ranks (it is tied, or the model is held twice), and "
+                f"{type(part).__name__}(max_norm={part.max_norm:g}) writes into it in each forward, so that its copies "
+                "would drift apart; leave out max_norm, or neither tie this weight nor hold the model twice"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """Weights that the same ranks hold."""
@@ -86,6 +115,7 @@ class TiedGradients:
             _Shared(ranks, tuple(held), mesh.new_group(ranks, timeout_s=timeout_s)) for ranks, held in names.items()
         ]
         self._earlier: dict[str, Tensor] = {}
+        self._versions: dict[str, int] = {}
 
     def close(self) -> None:
         """Let go of the groups."""
@@ -110,17 +140,22 @@ class TiedGradients:
                 value = weights[name].detach()
                 self._mesh.together(partial(dist.broadcast, value, src=source, group=shared.group))
 
-    def begin(self, gradients: GradientStore) -> None:
-        """Set aside what earlier steps have added up: it is summed over ranks already."""
+    def begin(self, gradients: GradientStore, *, weights: Mapping[str, nn.Parameter]) -> None:
+        """Set aside what earlier steps have added up: it is summed over ranks already. Note how the copies are now."""
+        self._versions = {name: weights[name]._version for name in self.names}
         taken = {name: gradients.take(name) for name in self.names}
         self._earlier = {name: gradient for name, gradient in taken.items() if gradient is not None}
 
-    def reduce(self, gradients: GradientStore) -> None:
+    def reduce(self, gradients: GradientStore, *, weights: Mapping[str, nn.Parameter]) -> None:
         """Sum every shared weight's gradient of this step over the ranks that hold it. One that no microbatch of any
-        copy has reached, frozen or unused, has none afterwards either. Every rank calls this."""
+        copy has reached, frozen or unused, has none afterwards either. Every rank calls this.
+
+        Raises:
+            ModelError: on every rank, if a forward of any has written into its copy of a weight.
+        """
         if not self._shared:
             return
-        reached = self._reached(gradients)
+        reached = self._reached(gradients, weights)
         for shared in self._here:
             held = [gradients.of(name) for name in shared.names if name in reached]
             for bucket in _buckets(held):
@@ -133,12 +168,21 @@ class TiedGradients:
     def _here(self) -> list[_Shared]:
         return [shared for shared in self._shared if self._rank in shared.ranks]
 
-    def _reached(self, gradients: GradientStore) -> set[str]:
-        """Of which shared weights any copy has a gradient."""
+    def _reached(self, gradients: GradientStore, weights: Mapping[str, nn.Parameter]) -> set[str]:
+        """Of which shared weights any copy has a gradient, once it is known that nobody has written into one."""
         every = [name for shared in self._shared for name in shared.names]
         mine = gradients.gradients()
-        flags = self._mesh.max([float(name in mine) for name in every])
-        return {name for name, flag in zip(every, flags, strict=True) if flag}
+        changed = {name for name, version in self._versions.items() if weights[name]._version != version}
+        flags = self._mesh.max([float(name in held) for held in (mine, changed) for name in every])
+        written = [name for name, flag in zip(every, flags[len(every) :], strict=True) if flag]
+        if written:
+            raise ModelError(
+                f"a weight that lives on several ranks (it is tied, or the model is held twice) does not change within "
+                f"a step, and something wrote into {', '.join(written[:3])}{' and more' if len(written) > 3 else ''} "
+                "in this one, so that its copies may differ now; change it between steps, on every rank alike, or "
+                "neither tie it nor hold the model twice"
+            )
+        return {name for name, flag in zip(every, flags, strict=False) if flag}
 
     def _sum(self, tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
         if len(tensors) == 1 and tensors[0].is_contiguous():

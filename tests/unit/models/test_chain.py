@@ -85,6 +85,15 @@ def test_a_boundary_pass_changes_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_gradient_comes_back_after_an_evaluation_in_inference_mode() -> None:
+    """What crosses is found once for each shape: in a mode without gradients too, and then training has them."""
+    model = sequential_model(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)))
+    with torch.inference_mode():
+        (spec,) = model.boundary(1, BATCH).tensors
+    assert spec.gradient
+    assert model.boundary(1, BATCH).gradients == (spec,)
+
+
 def test_a_layer_that_does_not_fit_is_named() -> None:
     model = sequential_model(nn.Sequential(nn.Linear(6, 6), nn.Linear(5, 5)))
     with pytest.raises(ModelError, match=r"layer '1' of Sequential cannot take .*\[4, 6\] torch\.float32"):

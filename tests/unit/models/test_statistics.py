@@ -94,6 +94,21 @@ def test_a_recomputed_normalisation_counts_once_with_either_average(kind: type[n
     assert all(torch.equal(recomputed[name], buffer) for name, buffer in plain.items())
 
 
+def test_a_cumulative_average_is_that_of_one_process() -> None:
+    """With momentum None the forward reads how many batches there have been, of which a pass without values knows
+    nothing."""
+    module = mlp(nn.BatchNorm1d)
+    module[1][1].momentum = None  # type: ignore[index, union-attr]
+    alone = copy.deepcopy(module)
+    one_process(alone, sliced(batch(), 2))
+    staged = Staged(sequential_model(module), [0, 1, 2, 4])
+    for _ in range(2):
+        staged.step([sliced(batch(), 2)])
+    for name, buffer in alone.named_buffers():
+        torch.testing.assert_close(staged.buffers[name], buffer, rtol=1e-12, atol=0)
+    assert int(staged.buffers["1.1.num_batches_tracked"]) == 4
+
+
 class Counting(nn.Module):
     """Keeps a number of its own, as a codebook or spectral norm does."""
 

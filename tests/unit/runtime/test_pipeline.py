@@ -6,12 +6,15 @@ import math
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fullbore.errors import ConfigError, ModelError, RankFailed, ScheduleError
 from fullbore.ir.action import Kind
 from fullbore.models.layered import Objective
+from fullbore.models.sequential import sequential_model
+from fullbore.runtime.argument_kinds import required_layers
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.schedules.recompute_ahead import recompute_ahead
@@ -60,10 +63,19 @@ def test_beside_a_whole_schedule_they_are_refused(more: dict[str, object]) -> No
         )
 
 
-@pytest.mark.parametrize("cut", ["parameters", "profile", 2, [1.0, 1.0], [True, True], ["1", "1"], []])
+@pytest.mark.parametrize(
+    "cut", ["parameters", "profile", 2, [1.0, 1.0], [True, True], ["1", "1"], [], np.ones(2), np.ones((2, 2), int)]
+)
 def test_a_cut_is_equal_or_whole_numbers(cut: Any) -> None:
     with pytest.raises(ConfigError, match=r'layers_per_stage is "equal" or a whole number of layers for each stage'):
         Pipeline(chain_model(), num_microbatches=4, layers_per_stage=cut, objective=SQUARED_ERROR, device=CpuDevice())
+
+
+def test_counts_of_numpy_are_a_cut() -> None:
+    """As a search gives them; an array of several is neither true nor false."""
+    cut: Any = np.array([1, 1])
+    with made(chain_model(), schedule="looped-bfs", layers_per_stage=cut) as pipeline:
+        assert pipeline.layers_per_stage == (1, 1)
 
 
 def made(model: torch.nn.Module, **given: object) -> Pipeline:
@@ -151,6 +163,10 @@ def test_an_evaluation_that_fails_leaves_the_modules_in_their_modes() -> None:
         ({"seed": 2**63}, "seed=9223372036854775808"),
         ({"instrument": 5}, r"instrument is what has record\(span\) and step_ended\(step\), or None \(instrument=5\)"),
         ({"board": 5}, r"board is a ProgressBoard or None \(board=5\)"),
+        ({"num_chunks": "2"}, r"num_chunks is a whole number of at least 1, or None .* \(num_chunks='2'\)"),
+        ({"num_chunks": 2.0}, "num_chunks=2.0"),
+        ({"num_chunks": True}, "num_chunks=True"),
+        ({"num_chunks": 0}, "num_chunks=0"),
         ({"num_microbatches": 1.5}, r"num_microbatches is a whole number of at least 1 \(num_microbatches=1.5\)"),
     ],
 )
@@ -262,6 +278,15 @@ def test_recomputation_ahead_is_of_the_stages_that_recompute() -> None:
         assert again == ["1R0", "1R1", "1R2", "1R3"]
         assert pipeline.step(chain_batch()) == 270.0
         assert [str(span.action) for span in pipeline.last_spans() if "R" in str(span.action)] == again
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("given", [{"1", "0"}, np.array(["1", "0"]), ["1", "0", "1"], {"1": 0, "0": 0}], ids=str)
+def test_layers_to_recompute_are_in_the_order_of_the_model_however_they_are_named(given: Any, ahead: bool) -> None:
+    """A set's is another in every process, and ranks with different ones would be refused."""
+    assert required_layers(sequential_model(chain_model()), given) == ("0", "1")
+    with made(chain_model(), recompute=given, recompute_ahead=ahead) as pipeline:
+        assert pipeline.step(chain_batch()) == 270.0
 
 
 def test_an_unknown_layer_to_recompute_is_refused_with_the_one_that_was_meant() -> None:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from fullbore.errors import ModelError
 from fullbore.ids import StageIndex
 from fullbore.ir.recipe import Layout
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.gradients import GradientStore
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.tied import _BUCKET_BYTES, TiedGradients, _buckets, holders_of
+from fullbore.runtime.tied import _BUCKET_BYTES, TiedGradients, _buckets, holders_of, require_no_max_norm
 
 
 def test_alone_every_weight_has_one_holder_and_nothing_is_reduced() -> None:
@@ -19,8 +21,8 @@ def test_alone_every_weight_has_one_holder_and_nothing_is_reduced() -> None:
     assert list(holders) == ["a", "b"], "in the order of the stages"
     tied = TiedGradients(holders, mesh=mesh, timeout_s=1.0)
     store = GradientStore({"a": one})
-    tied.begin(store)
-    tied.reduce(store)
+    tied.begin(store, weights={"a": one})
+    tied.reduce(store, weights={"a": one})
     assert (tied.names, tied.owns("a"), store.gradients()) == ((), True, {})
 
 
@@ -39,3 +41,14 @@ def test_gradients_travel_together_in_order_up_to_a_size() -> None:
     pair = torch.empty(half)
     assert [len(bucket) for bucket in _buckets([pair, pair, pair])] == [2, 1]
     assert list(_buckets([])) == []
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_max_norm_is_refused_for_a_weight_that_another_rank_holds_too(kind: type[nn.Embedding]) -> None:
+    alone, tied = kind(5, 3, max_norm=1.0), kind(5, 3, max_norm=0.5)
+    plain = kind(5, 3)
+    weights = {"alone": alone.weight, "tied": tied.weight, "plain": plain.weight}
+    require_no_max_norm([nn.Sequential(alone, tied), plain], weights=weights, shared=["plain"])
+    wanted = rf"tied lives on several ranks .*, and {kind.__name__}.max_norm=0.5. writes into it in each forward"
+    with pytest.raises(ModelError, match=wanted):
+        require_no_max_norm([nn.Sequential(alone, tied), plain], weights=weights, shared=["plain", "tied"])
