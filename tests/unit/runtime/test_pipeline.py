@@ -281,7 +281,9 @@ def test_recomputation_ahead_is_of_the_stages_that_recompute() -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("given", [{"1", "0"}, np.array(["1", "0"]), ["1", "0", "1"], {"1": 0, "0": 0}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"1", "0"}, np.array(["1", "0"]), ["1", "0", "1"], {"1": 0, "0": 0}], ids=["set", "array", "list", "dict"]
+)
 def test_layers_to_recompute_are_in_the_order_of_the_model_however_they_are_named(given: Any, ahead: bool) -> None:
     """A set's is another in every process, and ranks with different ones would be refused."""
     assert required_layers(sequential_model(chain_model()), given) == ("0", "1")
