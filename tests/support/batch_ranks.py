@@ -271,6 +271,17 @@ def each_rank_draws(mesh: Mesh) -> list[str]:
     return said
 
 
+def views_of_other_numbers(mesh: Mesh) -> list[float]:
+    """Losses of batches whose numbers are conjugated or negated where they are read, and of the same in memory."""
+    drawn = torch.complex(torch.arange(1.0, 5.0), torch.arange(2.0, 6.0))[:, None]
+    pipeline = pipeline_of(ones(), mesh, 2, objective=OUTPUT_SUM)
+    losses = []
+    for values, beside in ((drawn.conj().imag, drawn.conj()), (-drawn.imag, drawn.conj().resolve_conj())):
+        losses.append(pipeline.step({"inputs": values, "beside": beside}))
+    pipeline.release()
+    return losses
+
+
 def frozen_on_one_rank(mesh: Mesh) -> list[str]:
     """What is said, in two steps of different sizes, where rank 1 freezes what only rank 0 holds: before the pipeline
     is built, and between the steps."""

@@ -231,6 +231,11 @@ SPARSE = torch.eye(4).to_sparse()
             lambda p: p.step({**chain_batch(), "x": torch.zeros(4, device="meta")}),
             "'x' of the batch is on the meta device",
         ),
+        (
+            lambda p: p.step({**chain_batch(), 3: torch.zeros(4)}),
+            r"tensors of a batch go by names \(the batch has the key 3\); use text",
+        ),
+        (lambda p: p.evaluate([{**chain_batch(), None: torch.zeros(4)}] * 4), "microbatch 0 has the key None"),
         (lambda p: p.step([{**chain_batch(), "x": SPARSE}] * 4), "'x' of microbatch 0 is torch.sparse_coo"),
     ],
 )
