@@ -23,7 +23,7 @@ NAMES = (
     *("eight_samples_in_three", "two_samples_for_four", "ten_one_and_none", "labels_10_1_0", "nothing_counts"),
     *("nine_then_five", "shapes_of_rounds", "a_chain_of_uneven_lengths", "packed_documents", "each_rank_draws"),
     *("views_of_other_numbers", "frozen_on_one_rank", "one_rank_fails", "evaluated_in_between", "not_evaluated"),
-    *("narrow_evaluation", "outputs_of_a_step"),
+    *("narrow_evaluation", "outputs_of_a_step", "a_tied_sparse_embedding"),
 )
 
 
@@ -83,6 +83,10 @@ def test_shapes_differ_between_microbatches_rounds_and_steps(name: str, seen: di
 def test_documents_in_one_row_are_as_alone(seen: dict[str, list[Any]]) -> None:
     """Padding-free: position ids start again, and no document sees another, in either stage."""
     assert_parity(seen["packed_documents"])
+
+
+def test_a_sparse_gradient_of_a_tied_weight_is_added_to_its_dense_one(seen: dict[str, list[Any]]) -> None:
+    assert_parity(seen["a_tied_sparse_embedding"])
 
 
 def test_ranks_with_batches_of_their_own_are_refused(seen: dict[str, list[Any]]) -> None:

@@ -219,6 +219,26 @@ def a_chain_of_uneven_lengths(mesh: Mesh) -> Trained:
     return train(chain_of_tokens(), mesh, batches, objective=next_token_objective(), num_microbatches=3)
 
 
+class _Unembedding(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value @ self.weight.T
+
+
+def a_tied_sparse_embedding(mesh: Mesh) -> Trained:
+    """Whose gradient is sparse on one rank, and dense on the other."""
+    torch.manual_seed(11)
+    embedding = nn.Embedding(VOCABULARY, 8, sparse=True)
+    layers = (embedding, nn.Linear(8, 8), nn.Tanh(), _Unembedding(embedding.weight))
+    model = sequential_model(nn.Sequential(*layers).double())
+    drawn = [tokens(2, 5, seed=seed) for seed in range(4)]
+    named = [{"inputs": one["input_ids"], "labels": one["labels"]} for one in drawn]
+    return train(model, mesh, [named[:2], named[2:]], objective=next_token_objective(), num_microbatches=2)
+
+
 def packed_documents(mesh: Mesh) -> Trained:
     """Two rows of documents behind each other, against each document alone."""
     documents = [tokens(1, length, seed=length) for length in (7, 1, 12, 4, 9, 2)]

@@ -75,14 +75,19 @@ class GradientStore:
         return held
 
     def of(self, name: str) -> Tensor:
-        """The accumulator of one trainable weight, zero where no microbatch has reached it."""
+        """The accumulator of one trainable weight, zero where no microbatch has reached it. A sparse one becomes dense:
+        copies of a weight are summed as they lie in memory."""
         weight = self._weights[name]
         if name not in self._accumulated:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
+            elif weight.grad.is_sparse:
+                weight.grad = weight.grad.to_dense()
             return weight.grad
         if name not in self._wide:
             self._wide[name] = torch.zeros_like(weight, dtype=_accumulator_dtype(weight), requires_grad=False)
+        elif self._wide[name].is_sparse:
+            self._wide[name] = self._wide[name].to_dense()
         return self._wide[name]
 
     def add(self, name: str, gradient: Tensor) -> None:
