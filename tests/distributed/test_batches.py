@@ -22,14 +22,8 @@ from tests.support.command import ROOT, run
 NAMES = (
     *("eight_samples_in_three", "two_samples_for_four", "ten_one_and_none", "labels_10_1_0", "nothing_counts"),
     *("nine_then_five", "shapes_of_rounds", "a_chain_of_uneven_lengths", "packed_documents", "each_rank_draws"),
-    *(
-        "frozen_on_one_rank",
-        "one_rank_fails",
-        "evaluated_in_between",
-        "not_evaluated",
-        "narrow_evaluation",
-        "outputs_of_a_step",
-    ),
+    *("views_of_other_numbers", "frozen_on_one_rank", "one_rank_fails", "evaluated_in_between", "not_evaluated"),
+    *("narrow_evaluation", "outputs_of_a_step", "a_tied_sparse_embedding"),
 )
 
 
@@ -91,6 +85,10 @@ def test_documents_in_one_row_are_as_alone(seen: dict[str, list[Any]]) -> None:
     assert_parity(seen["packed_documents"])
 
 
+def test_a_sparse_gradient_of_a_tied_weight_is_added_to_its_dense_one(seen: dict[str, list[Any]]) -> None:
+    assert_parity(seen["a_tied_sparse_embedding"])
+
+
 def test_ranks_with_batches_of_their_own_are_refused(seen: dict[str, list[Any]]) -> None:
     """DeepSpeed #3131, #5729: other samples, other lengths, another number; never a plausible loss."""
     first, last = seen["each_rank_draws"]
@@ -110,6 +108,11 @@ def test_ranks_with_batches_of_their_own_are_refused(seen: dict[str, list[Any]])
         ):
             assert said.startswith(begin + problem)
         assert others[5].startswith("ModelError: every stage reads 'input_ids' from each microbatch (it holds labels)")
+
+
+def test_conjugated_and_negated_views_are_their_numbers(seen: dict[str, list[Any]]) -> None:
+    for losses in seen["views_of_other_numbers"]:
+        assert losses == [-3.5, -3.5]
 
 
 def test_what_one_rank_alone_has_frozen_is_named_and_nobody_waits(seen: dict[str, list[Any]]) -> None:

@@ -244,3 +244,8 @@ def test_what_does_not_fit_the_announced_boundary_is_never_sent() -> None:
     first, _ = on_ranks("disagreement", "autocast", num_ranks=2)
     assert first.startswith("RankFailed: rank 0 made [8, 8] torch.bfloat16 as the activation of stage 0, microbatch 0")
     assert "expects [8, 8] torch.float32" in first
+
+
+def test_the_last_of_several_meshes_takes_the_group_along() -> None:
+    """In whatever order they are closed, and however often."""
+    assert on_ranks("two_meshes", num_ranks=2) == [(3.0, False)] * 2

@@ -219,6 +219,26 @@ def a_chain_of_uneven_lengths(mesh: Mesh) -> Trained:
     return train(chain_of_tokens(), mesh, batches, objective=next_token_objective(), num_microbatches=3)
 
 
+class _Unembedding(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value @ self.weight.T
+
+
+def a_tied_sparse_embedding(mesh: Mesh) -> Trained:
+    """Whose gradient is sparse on one rank, and dense on the other."""
+    torch.manual_seed(11)
+    embedding = nn.Embedding(VOCABULARY, 8, sparse=True)
+    layers = (embedding, nn.Linear(8, 8), nn.Tanh(), _Unembedding(embedding.weight))
+    model = sequential_model(nn.Sequential(*layers).double())
+    drawn = [tokens(2, 5, seed=seed) for seed in range(4)]
+    named = [{"inputs": one["input_ids"], "labels": one["labels"]} for one in drawn]
+    return train(model, mesh, [named[:2], named[2:]], objective=next_token_objective(), num_microbatches=2)
+
+
 def packed_documents(mesh: Mesh) -> Trained:
     """Two rows of documents behind each other, against each document alone."""
     documents = [tokens(1, length, seed=length) for length in (7, 1, 12, 4, 9, 2)]
@@ -269,6 +289,17 @@ def each_rank_draws(mesh: Mesh) -> list[str]:
     pipeline.step([tokens(1, 5, seed=index) for index in range(4)])
     pipeline.release()
     return said
+
+
+def views_of_other_numbers(mesh: Mesh) -> list[float]:
+    """Losses of batches whose numbers are conjugated or negated where they are read, and of the same in memory."""
+    drawn = torch.complex(torch.arange(1.0, 5.0), torch.arange(2.0, 6.0))[:, None]
+    pipeline = pipeline_of(ones(), mesh, 2, objective=OUTPUT_SUM)
+    losses = []
+    for values, beside in ((drawn.conj().imag, drawn.conj()), (-drawn.imag, drawn.conj().resolve_conj())):
+        losses.append(pipeline.step({"inputs": values, "beside": beside}))
+    pipeline.release()
+    return losses
 
 
 def frozen_on_one_rank(mesh: Mesh) -> list[str]:

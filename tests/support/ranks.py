@@ -304,6 +304,20 @@ def two_steps_of_a_tied_weight(worker: Worker, ranks: int) -> dict[str, Tensor]:
     return seen
 
 
+def two_meshes(worker: Worker) -> tuple[float, bool]:
+    """(a sum over the ranks of the second once the first is closed, is there a group when both are). The second has a
+    group of its own to let go of, as a pipeline has."""
+    first, second = group(worker), group(worker)
+    lane = second.new_group((0, 1), timeout_s=30.0)
+    first.close()
+    first.close()
+    total = second.sum([1.0 + worker.rank])
+    assert lane is not None
+    second.leave(lane)
+    second.close()
+    return total[0], torch.distributed.is_initialized()
+
+
 def disagreement(worker: Worker, what: str) -> str:
     """What a pipeline says whose ranks were given different things."""
     mesh = group(worker)

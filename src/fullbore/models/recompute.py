@@ -15,7 +15,7 @@ changes any other buffer is refused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -31,9 +31,20 @@ from fullbore.models.layered import BuiltStage
 from fullbore.models.randomness import KeyedForward
 from fullbore.models.statistics import may_hold_statistics
 
-__all__ = ["apply_recompute"]
+__all__ = ["apply_recompute", "require_free"]
 
 Around = Callable[[str], AbstractContextManager[None]]
+
+
+def require_free(layers: Mapping[str, nn.Module]) -> None:
+    """Raises ModelError for a layer that recomputes already, as another pipeline of this process has made it: its
+    second forwards would be counted in an action of the other, which is not running."""
+    for name, module in layers.items():
+        if isinstance(vars(module).get("forward"), _Recomputed):
+            raise ModelError(
+                f"layer {name!r} recomputes in another pipeline of this process; close() that one before another is "
+                "built of the same module, or give each a copy of its own"
+            )
 
 
 def apply_recompute(

@@ -135,5 +135,6 @@ def _digest(microbatches: Sequence[Microbatch]) -> int:
         for name in sorted(microbatch):
             tensor = microbatch[name].detach()
             if tensor.device.type == "cpu":
+                tensor = tensor.resolve_conj().resolve_neg()  # a view of other numbers has no bytes of its own
                 digest = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, digest)
     return digest

@@ -111,7 +111,7 @@ def assembled(
     weights = stages.weights
     half = any(weight.dtype == torch.float16 for weight in weights.values())
     loss_scaler = LossScaler() if mesh.max([float(half)])[0] else None
-    gradients = GradientStore(weights, scaled=loss_scaler is not None)
+    gradients = all_or_none(lambda: GradientStore(weights, scaled=loss_scaler is not None), mesh=mesh)
     undo.callback(gradients.close)
     tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=timeout_s)
     all_or_none(lambda: require_no_max_norm(stages.modules, weights=weights, shared=tied.names), mesh=mesh)

@@ -117,8 +117,11 @@ def _number(items: object, index: int) -> float:
 
 
 def _require_values(batch: Mapping[str, object], name: str) -> None:
-    """Raises ConfigError for a tensor that cannot be compared, cut or moved as plain rows of values."""
+    """Raises ConfigError for a tensor that cannot be compared, cut or moved as plain rows of values, or that has no
+    name."""
     for key, tensor in batch.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"tensors of a batch go by names ({name} has the key {key!r:.100}); use text for keys")
         if not isinstance(tensor, Tensor):
             continue
         kind = "a nested tensor" if tensor.is_nested else "on the meta device" if tensor.is_meta else tensor.layout

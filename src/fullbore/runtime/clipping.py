@@ -23,10 +23,11 @@ def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) 
 
     Sums squares in float64. Raises ConfigError for a norm other than 2 and infinity.
     """
+    owned = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in owned]
     if norm_type == 2.0:
         square = 0.0
         if owned:
-            norms = torch.stack(torch._foreach_norm(list(owned), 2, dtype=torch.float64))
+            norms = torch.stack(torch._foreach_norm(owned, 2, dtype=torch.float64))
             square = float(norms.square().sum())
         return math.sqrt(mesh.sum([square])[0])
     if norm_type == math.inf:

@@ -26,7 +26,11 @@ class GradientStore:
     """The gradients of a stage's weights, under their full names. One copy, whatever the number of microbatches."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], *, scaled: bool = False) -> None:
-        """``scaled``: the loss is multiplied by `loss_scale`, so that all gradients, wide ones too, go through here."""
+        """``scaled``: the loss is multiplied by `loss_scale`, so that all gradients, wide ones too, go through here.
+
+        Raises:
+            ConfigError: the gradients of one go through another store already.
+        """
         self._weights = dict(weights)
         self._scaled = scaled
         self._wide: dict[str, Tensor] = {}
@@ -37,6 +41,13 @@ class GradientStore:
             for name, weight in self._weights.items()
             if weight.requires_grad and (scaled or weight.dtype not in WIDE_DTYPES)
         }
+        for name in sorted(self._accumulated):
+            hooks: dict[int, object] = self._weights[name]._post_accumulate_grad_hooks or {}
+            if any(isinstance(hook, _Widen) for hook in hooks.values()):
+                raise ConfigError(
+                    f"the gradients of {name} add up in another pipeline of this process; close() that one before "
+                    "another is built of the same module, or give each a copy of its own"
+                )
         self._hooks = [
             self._weights[name].register_post_accumulate_grad_hook(_Widen(self, name))  # type: ignore[no-untyped-call]
             for name in self._accumulated
@@ -75,14 +86,19 @@ class GradientStore:
         return held
 
     def of(self, name: str) -> Tensor:
-        """The accumulator of one trainable weight, zero where no microbatch has reached it."""
+        """The accumulator of one trainable weight, zero where no microbatch has reached it. A sparse one becomes dense:
+        copies of a weight are summed as they lie in memory."""
         weight = self._weights[name]
         if name not in self._accumulated:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
+            elif weight.grad.is_sparse:
+                weight.grad = weight.grad.to_dense()
             return weight.grad
         if name not in self._wide:
             self._wide[name] = torch.zeros_like(weight, dtype=_accumulator_dtype(weight), requires_grad=False)
+        elif self._wide[name].is_sparse:
+            self._wide[name] = self._wide[name].to_dense()
         return self._wide[name]
 
     def add(self, name: str, gradient: Tensor) -> None:

@@ -21,7 +21,7 @@ from fullbore.models.checkpoints import Watch, require_checkpoints
 from fullbore.models.compiled import apply_compile
 from fullbore.models.layered import Boundary, BuiltStage, LayeredModel, Microbatch, Objective
 from fullbore.models.randomness import RandomKeys, apply_keys
-from fullbore.models.recompute import apply_recompute
+from fullbore.models.recompute import apply_recompute, require_free
 from fullbore.models.share import share_weights
 from fullbore.models.split_backward.deferral import Deferral
 from fullbore.models.split_backward.weight_registry import apply_weight_splits
@@ -52,7 +52,7 @@ class LocalStages:
         """``edges``: the first layer of every stage of a stream, and the number of layers at the end.
 
         Raises:
-            ModelError: a layer to recompute that cannot be wrapped.
+            ModelError: a layer to recompute that cannot be wrapped, or one that another pipeline has wrapped.
             ScheduleError: recomputations in the schedule, and no layer recomputes.
         """
         if schedule.recomputes:
@@ -72,6 +72,7 @@ class LocalStages:
         self._deferrals: dict[StageIndex, Deferral] = {}
         self._watches: dict[StageIndex, Watch] = {}
         self._whole: Counter[str] = Counter()
+        self._wrapped: set[nn.Module] = set()
         self._crossings: dict[tuple[object, ...], tuple[str, ...]] = {}
         here = schedule.placement.stages_of(rank)
         try:
@@ -181,6 +182,8 @@ class LocalStages:
         device = self._device.torch_device
         first, end = self._first_layer(stage), self._end_layer(stage)
         built = self._model.build_stage(first, end, seed=seed, device=device)
+        require_free({name: layer for name, layer in built.layer_modules.items() if layer not in self._wrapped})
+        self._wrapped.update(built.layer_modules.values())
         if self._schedule.split_on(stage):
             deferral = self._deferrals[stage] = Deferral()
             compiled = tuple(built.layer_modules.values()) if compile else ()

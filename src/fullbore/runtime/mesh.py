@@ -24,7 +24,7 @@ from fullbore.runtime.clock import read_clock
 from fullbore.runtime.device import Device
 from fullbore.runtime.environment import world_size
 from fullbore.runtime.processes.board import START_UP_FACTOR, ProgressBoard
-from fullbore.runtime.rendezvous import make_group
+from fullbore.runtime.rendezvous import join_group, leave_group, make_group
 from fullbore.runtime.transport.torch_errors import attempt
 from fullbore.runtime.transport.transport import PeerLost, TransferTimeout
 from fullbore.timeline.clock import ClockOffset
@@ -66,7 +66,7 @@ class Mesh:
         self.num_ranks = layout.pipeline
         self.rank = 0
         self.ranks: tuple[int, ...] = (0,)
-        self._owns_group = False
+        self._joined = False
         self._board = board
         self._timeout_s = timeout_s
         self._patience_s = timeout_s
@@ -79,7 +79,8 @@ class Mesh:
         if not dist.is_initialized():
             backend = "gloo" if device.backend == "gloo" else f"cpu:gloo,cuda:{device.backend}"
             make_group(backend, store=store, num_ranks=wanted, timeout_s=START_UP_FACTOR * timeout_s)
-            self._owns_group = True
+        join_group()
+        self._joined = True
         axes = tuple(axis for axis in _AXES if axis == "pipeline" or getattr(layout, axis) > 1)
         sizes = tuple(getattr(layout, axis) for axis in axes)
         pipeline = init_device_mesh(device.torch_device.type, sizes, mesh_dim_names=axes)["pipeline"]
@@ -157,14 +158,16 @@ class Mesh:
             dist.destroy_process_group(group)
 
     def close(self) -> None:
-        """Leave every group that this mesh made; the process group of the world too if it is one of them."""
+        """Leave every group that this mesh made; the process group of the world too, if a mesh of this process made it
+        and no other stands on it."""
         if not dist.is_initialized():
             return
         for group in tuple(self._groups):
             self.leave(group)
         self._steps = None
-        if self._owns_group:
-            dist.destroy_process_group()
+        if self._joined:
+            self._joined = False
+            leave_group()
 
     def together(self, collective: Callable[[], _T]) -> _T:
         """Run something that every rank takes part in; a rank that is gone or late becomes a typed error."""

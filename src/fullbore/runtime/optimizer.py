@@ -47,7 +47,8 @@ class MasterOptimizer:
         for name, gradient in gradients.items():
             master = self._masters[name]
             assert gradient.shape == master.shape, (name, gradient.shape, master.shape)
-            master.grad = gradient.detach().to(dtype=master.dtype)
+            dense = gradient.to_dense() if gradient.is_sparse else gradient
+            master.grad = dense.detach().to(dtype=master.dtype)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.publish()

@@ -13,10 +13,29 @@ from torch.distributed.rendezvous import rendezvous
 from fullbore.errors import ConfigError
 from fullbore.runtime.environment import from_environment
 
-__all__ = ["make_group"]
+__all__ = ["join_group", "leave_group", "make_group"]
 
 _MET: dict[str, tuple[dist.Store, int]] = {}  # type: ignore[name-defined]
 """By address: the store of this process's groups, and how many there have been."""
+
+_STANDING: dict[object, int] = {}
+"""The default group, if it was made here, and how many meshes stand on it: the last one to go takes it along."""
+
+
+def join_group() -> None:
+    """Stand on the default group."""
+    if dist.group.WORLD in _STANDING:
+        _STANDING[dist.group.WORLD] += 1
+
+
+def leave_group() -> None:
+    """Stand on it no longer. One that somebody else made stays."""
+    if dist.group.WORLD not in _STANDING:
+        return
+    _STANDING[dist.group.WORLD] -= 1
+    if not _STANDING[dist.group.WORLD]:
+        _STANDING.clear()
+        dist.destroy_process_group()
 
 
 def make_group(
@@ -41,6 +60,8 @@ def make_group(
         store = dist.PrefixStore(f"fullbore-{count}", shared)  # type: ignore[attr-defined]
     rank, timeout = from_environment("RANK"), timedelta(seconds=timeout_s)
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout)
+    _STANDING.clear()
+    _STANDING[dist.group.WORLD] = 0
 
 
 def _meet(timeout_s: float) -> dist.Store:  # type: ignore[name-defined]

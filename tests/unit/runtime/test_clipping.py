@@ -46,6 +46,18 @@ def test_a_generator_is_scaled_and_nothing_at_all_is_fine() -> None:
     assert [gradient.item() for gradient in gradients] == pytest.approx([0.6, 0.8], rel=1e-6)
 
 
+@pytest.mark.parametrize("norm_type", [2.0, math.inf])
+def test_a_sparse_gradient_has_the_norm_of_its_rows_and_is_scaled(norm_type: float, alone: Mesh) -> None:
+    """A row that was looked up twice is there twice, and counts as its sum."""
+    rows, values = torch.tensor([[0, 2, 0]]), torch.tensor([[3.0, 0.0], [0.0, -4.0], [1.0, 0.0]])
+    sparse = torch.sparse_coo_tensor(rows, values, (4, 2), check_invariants=True)
+    dense = sparse.to_dense()
+    norms = [global_norm([one, torch.ones(2)], mesh=alone, norm_type=norm_type) for one in (sparse, dense)]
+    assert norms[0] == pytest.approx(norms[1])
+    clip([sparse, dense], norm=norms[0], max_norm=1.0)
+    assert torch.equal(sparse.to_dense(), dense)
+
+
 @pytest.mark.parametrize("given", [-1.0, -math.inf, math.nan, "1", True])
 def test_what_is_no_norm_is_refused(given: object) -> None:
     """A negative one would turn all gradients around, and NaN do nothing."""

@@ -53,3 +53,20 @@ def test_a_weight_without_a_gradient_counts_as_zero_where_asked_for(dtype: torch
     assert store.gradients() == {}
     assert torch.equal(store.of("w"), torch.zeros(2))
     assert "w" in store.gradients()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sparse_gradient_adds_up_as_a_dense_one_and_is_dense_where_copies_are_summed(dtype: torch.dtype) -> None:
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(1)
+        embedding = nn.Embedding(5, 2, sparse=sparse).to(dtype)
+        store = GradientStore({"w": embedding.weight})
+        for rows in ([0, 3, 0], [3, 1, 1]):
+            (embedding(torch.tensor(rows)).float() * torch.arange(6.0).view(3, 2)).sum().backward()
+        assert store.gradients()["w"].is_sparse is sparse
+        found.append(store.of("w"))
+    dense, made = found
+    assert made.layout == torch.strided
+    assert torch.equal(made, dense)
+    assert store.gradients()["w"] is made

@@ -132,6 +132,18 @@ def test_a_weight_without_a_gradient_keeps_its_value_and_state() -> None:
     assert optimizer.state()["linear.weight.step"] == 1
 
 
+def test_a_sparse_gradient_updates_as_a_dense_one() -> None:
+    """Moments and decay are of all rows, whichever were looked up."""
+    ends = []
+    for sparse in (False, True):
+        held = weights()
+        optimizer = MasterOptimizer(held, config=OptimizerConfig(lr=0.1))
+        gradient = gradients(1)["embed.weight"]
+        optimizer.step({"embed.weight": gradient.to_sparse(1) if sparse else gradient}, lr=0.1)
+        ends.append(held["embed.weight"].detach())
+    assert torch.equal(*ends)
+
+
 def test_a_gradient_is_used_once() -> None:
     held = weights()
     optimizer = MasterOptimizer(held, config=OptimizerConfig(name="sgd", weight_decay=0.0))

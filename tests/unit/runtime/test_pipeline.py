@@ -231,6 +231,11 @@ SPARSE = torch.eye(4).to_sparse()
             lambda p: p.step({**chain_batch(), "x": torch.zeros(4, device="meta")}),
             "'x' of the batch is on the meta device",
         ),
+        (
+            lambda p: p.step({**chain_batch(), 3: torch.zeros(4)}),
+            r"tensors of a batch go by names \(the batch has the key 3\); use text",
+        ),
+        (lambda p: p.evaluate([{**chain_batch(), None: torch.zeros(4)}] * 4), "microbatch 0 has the key None"),
         (lambda p: p.step([{**chain_batch(), "x": SPARSE}] * 4), "'x' of microbatch 0 is torch.sparse_coo"),
     ],
 )
@@ -308,6 +313,35 @@ def test_a_schedule_with_recomputations_needs_layers_that_recompute_and_is_taken
         with made(chain_model(), schedule=schedule, recompute=("0",), recompute_ahead=flag) as pipeline:
             assert pipeline.schedule == schedule
             assert pipeline.step(chain_batch()) == 270.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recompute", "wanted"),
+    [
+        (torch.float32, ["1"], "layer '1' recomputes in another pipeline of this process; close.. that one before"),
+        (torch.bfloat16, [], "the gradients of 0.weight add up in another pipeline of this process; close.. that one"),
+    ],
+)
+def test_a_module_in_a_pipeline_that_is_not_closed_is_refused_where_two_would_be_in_each_others_way(
+    dtype: torch.dtype, recompute: list[str], wanted: str
+) -> None:
+    model = chain_model().to(dtype)
+    batch = {name: tensor.to(dtype) for name, tensor in chain_batch().items()}
+    first = made(model, recompute=recompute)
+    with pytest.raises((ConfigError, ModelError), match=wanted):
+        made(model)
+    assert first.step(batch) == 270.0
+    first.close()
+    assert untouched(model)
+    with made(model, recompute=recompute) as second:
+        assert second.step(batch) == 270.0
+
+
+def test_a_module_in_two_pipelines_at_once_trains_in_both() -> None:
+    model = chain_model()
+    with made(model) as first, made(model) as second:
+        assert [first.step(chain_batch()), second.step(chain_batch())] == [270.0, 270.0]
+        assert first.gradients()["0.weight"].item() == 2 * 270.0
 
 
 def test_after_closing_nothing_is_clipped() -> None:
