@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -230,34 +229,58 @@ def different_modules(mesh: Mesh) -> tuple[float, dict[str, Tensor], dict[str, b
 class Averaging(nn.Module):
     """Writes what it sees into a buffer, as no module of torch's that could be known by its class."""
 
-    def __init__(self) -> None:
+    def __init__(self, how: str) -> None:
         super().__init__()
+        self.how = how
         self.linear = nn.Linear(8, 8)
-        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("mean", torch.zeros(8), persistent=how in ("replaced", "in place", "unseen"))
+        with torch.inference_mode():  # such a tensor counts no versions
+            self.register_buffer("ones", torch.ones(8, dtype=torch.float64))
 
     def forward(self, value: Tensor) -> Tensor:
-        output: Tensor = self.linear(value)
-        self.mean = 0.9 * self.mean + 0.1 * output.detach().mean(0)
+        output: Tensor = self.linear(value) + self.ones
+        seen = 0.9 * self.mean + 0.1 * output.detach().mean(0)
+        match self.how:
+            case "replaced" | "not saved":
+                self.mean = seen
+            case "in place":
+                self.mean.copy_(seen)
+            case "unseen":
+                self.mean.data.copy_(seen)
+            case "made":
+                self.mean = torch.full((8,), float(value.shape[-1]), dtype=value.dtype)
         return output
 
 
-def refused_writes(mesh: Mesh) -> tuple[str, str, float]:
-    """What every rank says of a forward that writes into a buffer, in the first step and after it; and the loss in one
-    direction, which may."""
-    said = []
-    model = nn.Sequential(nn.Linear(8, 8), Averaging(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
-    pipeline = pipeline_of(copy.deepcopy(model), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
-    for _ in range(2):
-        try:
-            pipeline.step(chains.batch())
-            said.append("nothing")
-        except FullboreError as error:
-            said.append(f"{type(error).__name__}: {error}")
-    pipeline.release()
-    one_way = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="1f1b")
-    loss = one_way.step(chains.batch())
-    one_way.release()
-    return said[0], said[1], loss
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is said of a forward that writes into a buffer, in the first step and after it; and the loss in two
+    directions where nothing was, and in one, which may."""
+
+    first: str
+    second: str
+    loss: float | None
+    one_way: float
+
+
+def refused_writes(mesh: Mesh) -> dict[str, Written]:
+    """By the way in which it is written."""
+    found = {}
+    for how in ("replaced", "in place", "unseen", "not saved", "made"):
+        said, losses = [], []
+        model = nn.Sequential(nn.Linear(8, 8), Averaging(how), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+        pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+        for _ in range(2):
+            try:
+                losses.append(pipeline.step(chains.batch()))
+                said.append("nothing")
+            except FullboreError as error:
+                said.append(f"{type(error).__name__}: {error}")
+        pipeline.release()
+        one_way = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="1f1b")
+        found[how] = Written(said[0], said[1], losses[0] if losses else None, one_way.step(chains.batch()))
+        one_way.release()
+    return found
 
 
 class Clamped(nn.Linear):

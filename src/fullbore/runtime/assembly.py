@@ -22,7 +22,7 @@ from fullbore.runtime.gradients import GradientStore
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.mirrored import require_no_statistics, share_buffers
+from fullbore.runtime.mirrored import BufferWatch, require_no_statistics, share_buffers
 from fullbore.runtime.outputs import OutputTap
 from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.runtime.recorder import StepRecorder
@@ -54,6 +54,7 @@ class Assembly:
     gradients: GradientStore
     guard: StepGuard
     tied: TiedGradients
+    buffers: BufferWatch
     tap: OutputTap
     engines: Mapping[StageIndex, EagerEngine]
     transport: TorchTransport
@@ -132,6 +133,7 @@ def assembled(
         gradients=gradients,
         guard=StepGuard(stages.modules, scaler=loss_scaler),
         tied=tied,
+        buffers=BufferWatch(stages.modules_by_layer, schedule=schedule, mesh=mesh),
         tap=tap,
         engines=engines,
         transport=transport,

@@ -43,7 +43,7 @@ from fullbore.runtime.clipping import clip, global_norm, require_max_norm
 from fullbore.runtime.device import Device
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.mirrored import buffer_state, require_no_statistics, require_unwritten
+from fullbore.runtime.mirrored import require_no_statistics
 from fullbore.runtime.outputs import Output, require_output
 from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.timeline.instrument import Instrument
@@ -261,7 +261,7 @@ class Pipeline:
         parts.recorder.tell("preparing the batch")
         microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
         parts.tap.begin(outputs)
-        buffers = buffer_state(parts.stages.modules)
+        parts.buffers.begin()
         parts.tied.begin(parts.gradients, weights=parts.weights)
         parts.guard.begin()
         scale = 1.0 if parts.loss_scaler is None else parts.loss_scaler.scale
@@ -279,7 +279,7 @@ class Pipeline:
                 parts.executor.run(part, first_microbatch=first)
         with self._failing(), parts.recorder.flush(Activity.TIED_GRADIENTS):
             parts.tied.reduce(parts.gradients, weights=parts.weights)
-            require_unwritten(buffers, parts.stages.modules, schedule=self.schedule, mesh=self._mesh)
+            parts.buffers.require_kept()
         with self._failing(), parts.recorder.flush(Activity.LOSS_REDUCE):
             loss = self._global_loss(
                 [engine.loss_sum for engine in engines], count, [engine.auxiliary_loss for engine in engines]
