@@ -8,6 +8,7 @@ from typing import Any
 
 from fullbore.bounded_file import read_bounded
 from fullbore.errors import InputError
+from fullbore.written_file import write_whole
 
 __all__ = ["parse_json", "read_json", "write_json"]
 
@@ -42,6 +43,6 @@ def write_json(path: Path, document: Any, *, what: str, error: type[InputError])
     """Write a document, indented. Raises ``error`` where the file cannot be written."""
     text = json.dumps(document, indent=2) + "\n"
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, [text])
     except OSError as problem:
         raise error(f"cannot write the {what} {path}: {problem.strerror}") from problem
