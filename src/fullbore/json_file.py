@@ -31,12 +31,15 @@ def parse_json(text: str) -> Any:
     """The document of a text.
 
     Raises:
-        ValueError: it is not JSON, or is nested deeper than Python reads.
+        ValueError: it is not JSON, is nested deeper than Python reads, or has half of a surrogate pair for a character.
     """
     try:
-        return json.loads(text)
+        document = json.loads(text)
+        if "\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    return document
 
 
 def write_json(path: Path, document: Any, *, what: str, error: type[InputError]) -> None:
