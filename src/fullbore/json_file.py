@@ -20,7 +20,7 @@ def read_json(path: Path, *, what: str, error: type[InputError]) -> Any:
         error: the file cannot be read, or is not JSON; names it.
     """
     try:
-        return parse_json(read_bounded(path).decode())
+        return parse_json(read_bounded(path).decode("utf-8-sig"))
     except OSError as problem:
         raise error(f"cannot read the {what} {path}: {problem.strerror}") from problem
     except ValueError as problem:

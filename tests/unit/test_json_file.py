@@ -31,6 +31,11 @@ def test_a_text_that_is_no_json_is_a_value_error(text: str) -> None:
         parse_json(text)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[1]", encoding="utf-8-sig")
+    assert read_json(tmp_path / "a.json", what="recipe", error=RecipeError) == [1]
+
+
 def test_a_whole_surrogate_pair_is_a_character() -> None:
     assert parse_json(r'["\ud83d\ude00"]') == ["\U0001f600"]
 

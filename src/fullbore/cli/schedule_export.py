@@ -21,6 +21,7 @@ from fullbore.ir.torch_lower import with_transfers
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.ir.validate import validate
 from fullbore.plan.made import make_for, unit_timing
+from fullbore.plan.schedule import is_file
 from fullbore.report.schedule import above_cap
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import variants
@@ -142,7 +143,7 @@ class _Given:
 def _source(source: str, given: _Given) -> Schedule | ExplicitSchedule:
     """A registered schedule, or a file; the names of schedules come first."""
     path = Path(source)
-    if source not in CATALOGUE and (path.exists() or path.suffix or len(path.parts) > 1):
+    if is_file(source) or (source not in CATALOGUE and path.exists()):
         if given.anything:
             raise ConfigError(
                 f"{source} is a file and has its sizes; leave out -p, -m, -v, --option, --cost, --comm, --memory-cap "

@@ -183,6 +183,7 @@ def test_show_writes_a_csv_beside_its_answer(tmp_path: Path, capsys: pytest.Capt
         (["1f1b", "--csv", "-"], "1f1b needs -p RANKS and -m MICROBATCHES"),
         (["1fb", "--csv", "-"], "did you mean '1f1b'?"),
         (["none.csv", "--csv", "-"], "cannot read the schedule none.csv"),
+        (["./none", "--csv", "-"], "cannot read the schedule none: No such file"),
         ([str(INPUTS / "torch-zbv.csv"), "-p", "2", "--csv", "-"], "is a file and has its sizes"),
         ([str(INPUTS / "broken.csv"), "--csv", "-"], "own-forward-first"),
         (["1f1b", "-p", "2", "-m", "2", "--csv", "/no/such/folder/x.csv"], "cannot write the schedule"),

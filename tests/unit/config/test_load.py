@@ -151,6 +151,11 @@ def test_a_text_that_no_file_can_be_called_is_refused_by_its_key(text: str, name
         load_run("a\0b")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_run_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[train]\nsteps = 5\n", encoding="utf-8-sig")
+    assert load_run(tmp_path / "run.toml").train.steps == 5
+
+
 def test_the_dump_says_every_key_that_has_a_value() -> None:
     text = dump_run(RunConfig(model=ModelConfig(config={"a b": 'say "hi"\n', "deep": {"list": [1, 2.0, True]}})))
     assert '[model]\nconfig = { "a b" = "say \\"hi\\"\\n", deep = { list = [1, 2.0, true] } }\n' in text
