@@ -20,10 +20,12 @@ def read_bounded(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file or a pipe.
 
     Raises:
-        OSError: it cannot be read, is a device, or has more than ``most_bytes``; ``strerror`` says so.
+        OSError: it cannot be read or called so, is a device, or has more than ``most_bytes``; ``strerror`` says so.
     """
     too_large = OSError(errno.EFBIG, f"it is larger than {most_bytes >> 20} MiB", str(path))
     content = bytearray()
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "its name has a NUL", str(path))
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):

@@ -8,6 +8,7 @@ from typing import Any
 
 from fullbore.bounded_file import read_bounded
 from fullbore.errors import InputError
+from fullbore.written_file import write_whole
 
 __all__ = ["parse_json", "read_json", "write_json"]
 
@@ -19,7 +20,7 @@ def read_json(path: Path, *, what: str, error: type[InputError]) -> Any:
         error: the file cannot be read, or is not JSON; names it.
     """
     try:
-        return parse_json(read_bounded(path).decode())
+        return parse_json(read_bounded(path).decode("utf-8-sig"))
     except OSError as problem:
         raise error(f"cannot read the {what} {path}: {problem.strerror}") from problem
     except ValueError as problem:
@@ -30,18 +31,21 @@ def parse_json(text: str) -> Any:
     """The document of a text.
 
     Raises:
-        ValueError: it is not JSON, or is nested deeper than Python reads.
+        ValueError: it is not JSON, is nested deeper than Python reads, or has half of a surrogate pair for a character.
     """
     try:
-        return json.loads(text)
+        document = json.loads(text)
+        if "\\u" in text:
+            json.dumps(document, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    return document
 
 
 def write_json(path: Path, document: Any, *, what: str, error: type[InputError]) -> None:
     """Write a document, indented. Raises ``error`` where the file cannot be written."""
     text = json.dumps(document, indent=2) + "\n"
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, [text])
     except OSError as problem:
         raise error(f"cannot write the {what} {path}: {problem.strerror}") from problem

@@ -24,8 +24,8 @@ from fullbore.config.run import (
 )
 from fullbore.errors import ConfigError
 
-texts = st.text(st.characters(exclude_categories=["Cs"]))
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 positive = st.integers(1, 2**62)
 plain: st.SearchStrategy[Any] = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | texts,

@@ -25,10 +25,19 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert read_json(tmp_path / "a.json", what="recipe", error=RecipeError) == {"a": [1, 2.5, None]}
 
 
-@pytest.mark.parametrize("text", [DEEP, "{", "9" * 5000, ""])
+@pytest.mark.parametrize("text", [DEEP, "{", "9" * 5000, "", r'{"a\ud800": 1}', r'["\udfff"]'])
 def test_a_text_that_is_no_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[1]", encoding="utf-8-sig")
+    assert read_json(tmp_path / "a.json", what="recipe", error=RecipeError) == [1]
+
+
+def test_a_whole_surrogate_pair_is_a_character() -> None:
+    assert parse_json(r'["\ud83d\ude00"]') == ["\U0001f600"]
 
 
 @pytest.mark.parametrize("read", [read_costs, read_microbatch_size, read_emulation, read_recipe])

@@ -20,8 +20,9 @@ from typing import Any
 
 import click
 
-from fullbore.errors import FullboreError
+from fullbore.errors import ConfigError, FullboreError
 from fullbore.nearest import nearest
+from fullbore.plain_text import is_plain
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -173,7 +174,14 @@ def _run(arguments: list[str] | None) -> int:
 
 def _commanded(arguments: list[str] | None) -> Any:
     """What click answers: the exit code, or the command's return value. Its own handling of EPIPE would say 1."""
-    with cli.make_context("fullbore", list(sys.argv[1:] if arguments is None else arguments)) as context:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for argument in given:
+        if not is_plain(argument):
+            raise ConfigError(
+                f"an argument is UTF-8 text without a NUL (given {argument!r:.200}); "
+                "a file called so needs another name"
+            )
+    with cli.make_context("fullbore", given) as context:
         return cli.invoke(context)
 
 

@@ -7,9 +7,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -22,7 +21,6 @@ __all__ = [
     "print_json",
     "print_text",
     "require_cap",
-    "require_different",
     "use_color",
     "width",
 ]
@@ -59,17 +57,6 @@ def require_cap(memory_cap: float | None) -> Fraction | None:
     if memory_cap is not None and not memory_cap >= 0:
         raise ConfigError(f"--memory-cap is a number of at least 0 (given {memory_cap})")
     return None if memory_cap is None or math.isinf(memory_cap) else Fraction(str(memory_cap))
-
-
-def require_different(files: Mapping[str, Path | None]) -> None:
-    """Raises ConfigError where two options, by name, are one file: the second would replace the first."""
-    seen: dict[Path, str] = {}
-    for option, path in files.items():
-        if path is None:
-            continue
-        before = seen.setdefault(path.resolve(), option)
-        if before != option:
-            raise ConfigError(f"{before} and {option} are one file, {path}; name two")
 
 
 def answer_no(reason: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_different
+from fullbore.cli.output import answer_no, json_option, print_json, print_text
+from fullbore.cli.output_file import RECIPE, Output, require_outputs
 from fullbore.errors import ConfigError
 from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits
@@ -62,7 +63,7 @@ def command(
     for option, given, what in numbers:
         if given is not None and given < 1:
             raise ConfigError(f"{option} is a number of {what}, at least 1 (given {option} {given})")
-    require_different({"COSTS": costs, "-o": output})
+    require_outputs(Output(option="-o", path=output, kind=RECIPE), inputs={"COSTS": costs})
     known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
     try:
         planned = planned_partition(

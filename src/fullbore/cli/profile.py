@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from fullbore.cli.output import json_option, print_json, print_text, require_different
+from fullbore.cli.output import json_option, print_json, print_text
+from fullbore.cli.output_file import COSTS, Output, require_outputs
 from fullbore.cli.run_options import import_from_here
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
@@ -36,7 +37,8 @@ def command(model: str | None, overrides: tuple[str, ...], output: Path | None, 
     from fullbore.session.profiling import profile_alone
 
     import_from_here()
-    require_different({"MODEL": None if model is None else Path(model), "-o": output})
+    source = None if model is None else Path(model)
+    require_outputs(Output(option="-o", path=output, kind=COSTS), inputs={"MODEL": source})
     config = _config(model, overrides)
     measured = profile_alone(config)
     if output is not None:

@@ -16,10 +16,10 @@ from fullbore.cli.output import (
     print_json,
     print_text,
     require_cap,
-    require_different,
     use_color,
     width,
 )
+from fullbore.cli.output_file import PICTURE, SCHEDULE, Output, require_outputs
 from fullbore.cli.schedule_options import (
     cost_options,
     memory_model_option,
@@ -42,6 +42,7 @@ from fullbore.synthesis.auto import variants
 from fullbore.synthesis.catalogue import CATALOGUE, get
 from fullbore.timeline.scale import TimeScale
 from fullbore.timeline.svg import render_svg
+from fullbore.written_file import write_whole
 
 __all__ = ["command"]
 
@@ -120,9 +121,11 @@ def show_command(
       fullbore schedule show auto -p 4 -m 8 --cost 10,11,8 --comm 0.5 --memory-cap 4
     """
     cap = require_cap(memory_cap)
-    if as_json and csv_file == Path("-"):
-        raise ConfigError("--json and --csv - would both write to stdout; give the CSV a file")
-    require_different({"--recipe": recipe, "--csv": csv_file, "--svg": svg})
+    require_outputs(
+        Output(option="--csv", path=csv_file, kind=SCHEDULE),
+        Output(option="--svg", path=svg, kind=PICTURE),
+        inputs={"--recipe": recipe},
+    )
     entry = get(name)
     held = None if recipe is None else read_recipe(recipe)
     if cap is None and held is not None and held.recipe.memory_cap is not None and name == held.recipe.schedule:
@@ -232,7 +235,7 @@ def _timing(
 
 def _write_svg(path: Path, report: ScheduleReport) -> None:
     try:
-        path.write_text(render_svg(report.timeline, title=report.title, scale=report.scale), encoding="utf-8")
+        write_whole(path, [render_svg(report.timeline, title=report.title, scale=report.scale)])
     except OSError as error:
         raise ConfigError(f"cannot write the picture {path}: {error.strerror}") from error
 

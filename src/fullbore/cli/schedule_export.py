@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap, require_different
+from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
+from fullbore.cli.output_file import SCHEDULE, STDOUT, Output, require_outputs
 from fullbore.cli.schedule_options import cost_options, parse_options, solve_if_asked, solver_option
 from fullbore.errors import ConfigError
 from fullbore.ir.codec import format_schedule
@@ -20,10 +21,12 @@ from fullbore.ir.torch_lower import with_transfers
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.ir.validate import validate
 from fullbore.plan.made import make_for, unit_timing
+from fullbore.plan.schedule import is_file
 from fullbore.report.schedule import above_cap
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import variants
 from fullbore.synthesis.catalogue import CATALOGUE, get
+from fullbore.written_file import write_whole
 
 __all__ = ["command", "write_csv"]
 
@@ -72,10 +75,13 @@ def command(
         raise ConfigError("schedule export needs --csv FILE, --text FILE or both, to know what to write")
     if communication and csv_file is None:
         raise ConfigError("--communication is for a CSV; fullbore text has computation only: give --csv FILE too")
-    if as_json and Path("-") in (csv_file, text_file):
-        raise ConfigError("--json and a file on stdout are two answers; name a file, or leave out --json")
     own = Path(source) if source not in CATALOGUE else None
-    require_different({"SCHEDULE": own, "--csv": csv_file, "--text": text_file})
+    require_outputs(
+        Output(option="--csv", path=csv_file, kind=SCHEDULE, takes_dash=True),
+        Output(option="--text", path=text_file, kind=SCHEDULE, takes_dash=True),
+        inputs={"SCHEDULE": own},
+        as_json=as_json,
+    )
     given = _Given(ranks, microbatches, chunks, parse_options(options), cost, comm, require_cap(memory_cap), optimal)
     schedule = _source(source, given)
     computed = schedule if isinstance(schedule, Schedule) else schedule.compute_part()
@@ -106,11 +112,11 @@ def write_csv(path: Path, schedule: Schedule | ExplicitSchedule) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    if path == Path("-"):
+    if path == STDOUT:
         print_text(text)
         return
     try:
-        path.write_bytes(text.encode("utf-8"))
+        write_whole(path, [text])
     except OSError as error:
         raise ConfigError(f"cannot write the schedule {path}: {error.strerror}") from error
 
@@ -137,7 +143,7 @@ class _Given:
 def _source(source: str, given: _Given) -> Schedule | ExplicitSchedule:
     """A registered schedule, or a file; the names of schedules come first."""
     path = Path(source)
-    if source not in CATALOGUE and (path.exists() or path.suffix or len(path.parts) > 1):
+    if is_file(source) or (source not in CATALOGUE and path.exists()):
         if given.anything:
             raise ConfigError(
                 f"{source} is a file and has its sizes; leave out -p, -m, -v, --option, --cost, --comm, --memory-cap "

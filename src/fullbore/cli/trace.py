@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,16 +9,17 @@ from pathlib import Path
 import click
 
 from fullbore.cli.output import json_option, print_json, print_text
+from fullbore.cli.output_file import STDOUT, TIMELINE, Output, require_outputs
 from fullbore.errors import ConfigError, TraceError
 from fullbore.timeline.chrome import Step, chrome_trace
 from fullbore.trace.format import trace_path
 from fullbore.trace.reader import Trace, read_trace
+from fullbore.written_file import write_whole
 
 __all__ = ["command"]
 
 _DEFAULT_STEPS = 10
 _FILE = click.Path(path_type=Path, allow_dash=True)
-_STDOUT = Path("-")
 
 
 @click.group()
@@ -45,9 +45,8 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
       fullbore trace export runs/first -o trace.json
       fullbore trace export runs/first -o trace.json --steps 20:25
     """
-    if as_json and output == _STDOUT:
-        raise ConfigError("--json and -o - would both write to stdout; give the timeline a file")
-    _require_free(output, run_dir)
+    _require_outside(output, run_dir)
+    require_outputs(Output(option="-o", path=output, kind=TIMELINE, takes_dash=True), as_json=as_json)
     trace = read_trace(run_dir)
     chosen = _chosen(trace, window)
     steps = (Step(step, trace.timeline(step), trace.placement) for step in chosen)
@@ -59,36 +58,26 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
     click.echo(
         f"{output}: steps {chosen[0]} to {chosen[-1]} of {trace.num_ranks} ranks, "
         f"clocks agree to {uncertainty / 1000:.3g} us; open it in ui.perfetto.dev",
-        err=output == _STDOUT,
+        err=output == STDOUT,
     )
 
 
-def _require_free(output: Path, run_dir: Path) -> None:
-    """Raises TraceError for a folder, and for what would replace the trace itself."""
-    if not output.name:
-        raise TraceError(f"-o is the file to write ({output} is a folder); name one in it")
+def _require_outside(output: Path, run_dir: Path) -> None:
+    """Raises TraceError for what would replace the trace itself, or be taken for a part of it."""
     kept = trace_path(run_dir, rank=0).parent
-    if output != _STDOUT and output.resolve().is_relative_to(kept.resolve()):
+    if output != STDOUT and output.resolve().is_relative_to(kept.resolve()):
         raise TraceError(f"{kept} holds the trace that is read, and -o {output} lies in it; name a file outside")
 
 
 def _write(output: Path, lines: Iterable[str]) -> None:
-    """What was there before stays until all of the new one is."""
-    if output == _STDOUT:
+    if output == STDOUT:
         for line in lines:
             print_text(line)
         return
-    partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
     try:
-        file = partial.open("x", encoding="utf-8", newline="\n")
-        try:
-            with file:
-                file.writelines(lines)
-            partial.replace(output)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(output, lines)
     except OSError as error:
-        raise TraceError(f"cannot write {output}: {error.strerror}") from error
+        raise TraceError(f"cannot write the timeline {output}: {error.strerror}") from error
 
 
 def _chosen(trace: Trace, window: str | None) -> tuple[int, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from fullbore.errors import InputError
+from fullbore.plain_text import is_plain
 
 __all__ = ["convert"]
 
@@ -23,14 +25,30 @@ def convert(value: Any, *, kind: Any, name: str, where: str, error: type[InputEr
         where: the file or the override.
 
     Raises:
-        error: the value is of another type.
+        error: the value is of another type, or has a text that no file can be called.
     """
     try:
-        return msgspec.convert(value, kind)
+        found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         unquoted = kind in (str, str | None) and not isinstance(value, str | list | dict)
         quote = f'; write it in quotes: "{value}"' if unquoted else ""
         raise error(f"{where}: {name} must be {_describe(kind)} (given {value!r:.200}){quote}") from None
+    for text in _texts(found):
+        if not is_plain(text):
+            raise error(f"{where}: a text in {name} is Unicode without a NUL (given {text!r:.200})")
+    return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All of a plain value, keys of tables too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from (key, *_texts(inner))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
 
 
 def _describe(kind: Any) -> str:

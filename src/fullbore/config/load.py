@@ -74,7 +74,7 @@ def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_bounded(path).decode())
+        return tomllib.loads(read_bounded(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read the run file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -9,6 +9,7 @@ Recomputations ahead of the backward are put in later: which stages have them de
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -116,9 +117,8 @@ def drawn_schedule(config: RunConfig) -> AskedSchedule:
 
 
 def is_file(schedule: str) -> bool:
-    """Is it the name of a file rather than of a schedule?"""
-    path = Path(schedule)
-    return schedule not in CATALOGUE and (bool(path.suffix) or len(path.parts) > 1)
+    """Is it the name of a file rather than of a schedule? It has a suffix, or a folder, as ``./order`` has."""
+    return schedule not in CATALOGUE and (bool(Path(schedule).suffix) or os.sep in schedule)
 
 
 def _named(config: RunConfig) -> AskedSchedule:

@@ -23,8 +23,8 @@ from fullbore.schedules.sizes import Sizes, require_sizes
 __all__ = ["Option", "ScheduleEntry"]
 
 
-_MOST = 5_000_000
-"""Forwards of a schedule: beyond it an answer takes minutes and the memory of a large machine."""
+_MOST = 1_000_000
+"""Forwards of a schedule: there an answer takes up to three minutes and two gigabytes, and both grow with them."""
 
 _MOST_RANKS = 4096
 """Beyond it an answer takes minutes for a single microbatch: bounds look at every stage from every rank."""

@@ -139,6 +139,22 @@ def test_failures_end_with_one_message_and_their_code(
     assert run(capsys, "schedule") == (code, "", message)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\udcffb"])
+@pytest.mark.parametrize(
+    "arguments",
+    [["schedule", "check"], ["schedule", "show", "1f1b", "--recipe"], ["partition"], ["trace", "export", "x", "-o"]],
+)
+def test_an_argument_that_is_no_text_is_one_message(
+    arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *arguments, name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (
+        f"fullbore: an argument is UTF-8 text without a NUL (given {name!r}); a file called so needs another name\n"
+        in err
+    )
+
+
 def test_our_own_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(context: click.Context) -> None:
         raise ZeroDivisionError

@@ -112,10 +112,14 @@ def test_above_the_memory_cap_the_answer_is_no(capsys: pytest.CaptureFixture[str
         ),
         (
             ["seq-1f1b", "-p", "2", "-m", "2", "--option", "slices=999999999"],
-            "2 ranks, 1 chunks and 2 microbatches, each in 999999999 slices, has more than 5,000,000 forwards",
+            "2 ranks, 1 chunks and 2 microbatches, each in 999999999 slices, has more than 1,000,000 forwards",
+        ),
+        (
+            ["1f1b", "-p", "4", "-m", "250001"],
+            "4 ranks, 1 chunks and 250001 microbatches has more than 1,000,000 forwards",
         ),
         (["1f1b", "-p", "4097", "-m", "1"], "a schedule has at most 4,096 ranks (num_ranks=4097); use fewer"),
-        (["hanayo", "-p", "2", "-m", "2", "--option", "waves=999999999"], "has more than 5,000,000 forwards"),
+        (["hanayo", "-p", "2", "-m", "2", "--option", "waves=999999999"], "has more than 1,000,000 forwards"),
         (["1f1b", "-p", "2", "-m", "2", "--input-backward-frees", "nan"], "--input-backward-frees is a number"),
         (["auto", "-p", "2", "-m", "2", "--optimal", "nan"], "--optimal is a number (given nan)"),
         (["1f1b", "-p", "0", "-m", "2"], "num_ranks=0"),

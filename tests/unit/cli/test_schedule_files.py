@@ -172,7 +172,10 @@ def test_show_writes_a_csv_beside_its_answer(tmp_path: Path, capsys: pytest.Capt
     [
         (["1f1b", "-p", "2", "-m", "2"], "needs --csv FILE, --text FILE or both"),
         (["1f1b", "-p", "2", "-m", "2", "--text", "-", "--communication"], "--communication is for a CSV"),
-        (["1f1b", "-p", "2", "-m", "2", "--csv", "-", "--json"], "name a file, or leave out --json"),
+        (
+            ["1f1b", "-p", "2", "-m", "2", "--csv", "-", "--json"],
+            "--json and --csv - would both write to stdout; give the schedule a file",
+        ),
         (["1f1b", "-p", "2", "-m", "2", "--csv", "x", "--text", "./x"], "--csv and --text are one file, x; name two"),
         (["1f1b", "-p", "2", "-m", "2", "--csv", "-", "--text", "-"], "--csv and --text are one file, -; name two"),
         (["auto", "-p", "2", "-m", "2", "--csv", "-", "--optimal", "-3"], "number of seconds above 0 (given -3)"),
@@ -180,6 +183,7 @@ def test_show_writes_a_csv_beside_its_answer(tmp_path: Path, capsys: pytest.Capt
         (["1f1b", "--csv", "-"], "1f1b needs -p RANKS and -m MICROBATCHES"),
         (["1fb", "--csv", "-"], "did you mean '1f1b'?"),
         (["none.csv", "--csv", "-"], "cannot read the schedule none.csv"),
+        (["./none", "--csv", "-"], "cannot read the schedule none: No such file"),
         ([str(INPUTS / "torch-zbv.csv"), "-p", "2", "--csv", "-"], "is a file and has its sizes"),
         ([str(INPUTS / "broken.csv"), "--csv", "-"], "own-forward-first"),
         (["1f1b", "-p", "2", "-m", "2", "--csv", "/no/such/folder/x.csv"], "cannot write the schedule"),

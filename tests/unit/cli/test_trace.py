@@ -42,15 +42,17 @@ def test_a_window_is_half_open(
         (["-o", "out.json", "--steps", "20:30"], "it has 0 to 11, so --steps 0:12 is all of it"),
         (["-o", "out.json", "--steps", "a:b"], "a window of steps is written A:B"),
         (["-o", "out.json", "--steps", "9" * 5000 + ":"], f"is written A:B, as in 20:25 (given '{'9' * 59})"),
-        (["-o", "none/out.json"], "cannot write none/out.json: No such file or directory"),
-        (["-o", "a-file/out.json"], "cannot write a-file/out.json: Not a directory"),
+        (["-o", "none/out.json"], "cannot write the timeline none/out.json: No such file or directory"),
+        (["-o", "a-file/out.json"], "cannot write the timeline a-file/out.json: Not a directory"),
         (["-o", "."], "-o is the file to write (. is a folder); name one in it"),
         (["-o", ""], "-o is the file to write (. is a folder); name one in it"),
         (["-o", "/"], "-o is the file to write (/ is a folder); name one in it"),
         (["-o", "trace/rank-0000.jsonl"], "trace holds the trace that is read, and -o trace/rank-0000.jsonl lies in"),
         (["-o", "a-link"], "trace holds the trace that is read, and -o a-link lies in it; name a file outside"),
+        (["-o", "run.toml"], "-o run.toml exists and is no timeline; name another file, or remove it"),
+        (["-o", "trace.svg"], "-o trace.svg exists and is no timeline; name another file, or remove it"),
         (["-o", "-", "--json"], "--json and -o - would both write to stdout; give the timeline a file"),
-        (["-o", "a-folder"], "cannot write a-folder: Is a directory"),
+        (["-o", "a-folder"], "-o is the file to write (a-folder is a folder); name one in it"),
     ],
 )
 def test_bad_input_is_2(
@@ -62,6 +64,8 @@ def test_bad_input_is_2(
 ) -> None:
     monkeypatch.chdir(run_dir)
     Path("a-file").touch()
+    Path("run.toml").write_text("[train]\n")
+    Path("trace.svg").write_text("<svg></svg>\n")
     Path("a-folder").mkdir(exist_ok=True)
     Path("a-link").symlink_to("trace/new.json")
     before = {path: path.stat().st_size for path in Path().rglob("*") if path.exists()}
@@ -84,3 +88,10 @@ def test_a_file_that_is_called_as_an_unfinished_one_stays(run_dir: Path, capsys:
     mine.write_text("mine")
     assert run(capsys, "trace", "export", str(run_dir), "-o", str(run_dir / "kept.json"))[0] == 0
     assert mine.read_text() == "mine"
+
+
+def test_a_timeline_is_written_over(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "a.json"
+    for steps in ("1:2", "3:4"):
+        assert run(capsys, "trace", "export", str(run_dir), "-o", str(target), "--steps", steps)[0] == 0
+    assert '"step 3"' in target.read_text()

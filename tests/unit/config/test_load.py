@@ -134,6 +134,28 @@ def test_a_device_and_a_file_without_end_are_not_read(tmp_path: Path) -> None:
         load_run(huge)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('[train]\nrun_dir = "a\\u0000b"', "train.run_dir"),
+        ('[pipeline]\nrecompute = ["x", "a\\u0000b"]', "pipeline.recompute"),
+        ('[model]\nconfig = { deep = [{ "a\\u0000b" = 1 }] }', "model.config"),
+    ],
+)
+def test_a_text_that_no_file_can_be_called_is_refused_by_its_key(text: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"run\.toml: a text in {name} is Unicode without a NUL \(given 'a\\x00b'\)"):
+        load_run(run_file(tmp_path, text))
+    with pytest.raises(ConfigError, match=rf"a text in {name} is Unicode without a NUL"):
+        load_run(overrides=["train.steps=1", text.replace("[", "", 1).replace("]\n", ".", 1).replace(" = ", "=", 1)])
+    with pytest.raises(ConfigError, match=r"cannot read the run file .*: its name has a NUL"):
+        load_run("a\0b")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_run_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[train]\nsteps = 5\n", encoding="utf-8-sig")
+    assert load_run(tmp_path / "run.toml").train.steps == 5
+
+
 def test_the_dump_says_every_key_that_has_a_value() -> None:
     text = dump_run(RunConfig(model=ModelConfig(config={"a b": 'say "hi"\n', "deep": {"list": [1, 2.0, True]}})))
     assert '[model]\nconfig = { "a b" = "say \\"hi\\"\\n", deep = { list = [1, 2.0, true] } }\n' in text

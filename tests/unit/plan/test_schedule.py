@@ -91,6 +91,15 @@ def test_a_file_is_run_as_it_is(tmp_path: Path) -> None:
         assert resolve(asked, costs=COSTS, layer_names=NAMES).recipe.schedule == str(tmp_path / name)
 
 
+def test_a_file_without_a_suffix_is_named_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = get("gpipe").build(2, num_microbatches=4)
+    Path("order").write_text(format_schedule(made), encoding="utf-8")
+    assert asked_schedule(config(stages=2, microbatches=4, schedule="./order")).make().orders == made.orders
+    with pytest.raises(ScheduleError, match="there is no schedule 'order'"):
+        asked_schedule(config(stages=2, microbatches=4, schedule="order"))
+
+
 @pytest.mark.parametrize("cap", [None, 3.0])
 def test_a_file_decides_the_order_of_every_action(cap: float | None, tmp_path: Path) -> None:
     """Nothing here makes this order: the second microbatch goes first. Name, cap and costs change nothing about it."""

@@ -29,6 +29,34 @@ def test_what_does_not_fit_is_cut_off_and_leaves_the_neighbour_alone(tmp_path: P
     board.close()
 
 
+class _Killed:
+    """Ends a rank between the first and the last byte of a word."""
+
+    def __bool__(self) -> bool:
+        raise SystemExit
+
+
+def test_a_rank_that_ends_in_the_middle_of_a_word_leaves_its_last_whole_one(tmp_path: Path) -> None:
+    """The reader compared two looks, which are the same where the writer has stopped."""
+    board = ProgressBoard(tmp_path / "board", num_ranks=2, timeout_s=4.0)
+    for number in range(1, 4):
+        board.write(1, period=step_name(number), doing=f"1F{number}", waiting=False)
+        whole = board.read(1)
+        with pytest.raises(SystemExit):
+            board.write(1, period="step 9", doing="1B9", waiting=_Killed())  # type: ignore[arg-type]
+        assert board.read(1) == whole
+        assert (whole.doing, whole.period) == (f"1F{number}", f"step {number}")
+    board.close()
+
+
+def test_of_more_words_than_the_count_has_the_last_is_read(tmp_path: Path) -> None:
+    board = ProgressBoard(tmp_path / "board", num_ranks=1)
+    for number in range(600):
+        board.write(0, period="step 1", doing=f"0F{number}", waiting=False)
+        assert board.read(0).doing == f"0F{number}"
+    board.close()
+
+
 def test_start_up_may_take_longer_than_a_step_and_some_work_as_long_as_it_likes(tmp_path: Path) -> None:
     board = ProgressBoard(tmp_path / "board", num_ranks=1, timeout_s=4.0)
     board.start_up(0, "reading the data")

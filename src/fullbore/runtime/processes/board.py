@@ -3,6 +3,10 @@
 A killed or stuck process cannot say where it was. So each rank writes what it does into its slot of a small shared
 file (an action of a step, or a phase such as "reading the data"), and whoever is left reads it. One write costs
 about a microsecond.
+
+A slot holds the last word and the one before it, and a byte whose lowest bit says which is which. A word is written
+over the older one, and only then the byte is. So a rank that is stopped or killed in the middle of a word leaves its
+last whole one, and nobody reads half of one.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ __all__ = ["START_UP_FACTOR", "BoardEntry", "ProgressBoard", "evaluation_name", 
 START_UP_FACTOR = 5
 """Reading the data, measuring and building may take this many times ``train.timeout_s``: 5 minutes by default."""
 
-_SLOT = struct.Struct("<qqd?63s48s")
+_WORD = struct.Struct("<qqd?63s48s")
+_SLOT_BYTES = 8 + 2 * _WORD.size
+"""The byte that counts words, modulo 256, stands first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +70,13 @@ class BoardEntry:
 
 
 class ProgressBoard:
-    """A file of fixed slots, one a rank. Several processes map it; each writes only its own slot.
+    """A file of slots of fixed size, one a rank. Several processes map it; each writes only its own slot.
 
     ``timeout_s``: what one action or phase of a step may take; None: nobody watches.
     """
 
     def __init__(self, path: Path, *, num_ranks: int, timeout_s: float | None = None) -> None:
-        size = _SLOT.size * num_ranks
+        size = _SLOT_BYTES * num_ranks
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             if os.fstat(descriptor).st_size < size:
@@ -102,11 +108,14 @@ class ProgressBoard:
         self._put(rank, before.patience_s, before.waiting, before.doing, before.period)
 
     def read(self, rank: int) -> BoardEntry:
-        at = rank * _SLOT.size
-        raw = bytes(self._memory[at : at + _SLOT.size])
-        while (again := bytes(self._memory[at : at + _SLOT.size])) != raw:  # it was being written
-            raw = again
-        sequence, since_ns, patience_s, waiting, doing, period = _SLOT.unpack(raw)
+        slot = rank * _SLOT_BYTES
+        while True:
+            count = self._memory[slot]
+            at = _place(rank, count)
+            raw = self._memory[at : at + _WORD.size]
+            if self._memory[slot] == count:  # else newer words came meanwhile, maybe over this one
+                break
+        sequence, since_ns, patience_s, waiting, doing, period = _WORD.unpack(raw)
         return BoardEntry(sequence, since_ns, patience_s or None, waiting, _text(doing), _text(period))
 
     def close(self) -> None:
@@ -115,15 +124,18 @@ class ProgressBoard:
     def _put(self, rank: int, patience_s: float | None, waiting: bool, doing: str, period: str) -> None:
         self._sequence += 1
         told = (doing.encode()[:63], period.encode()[:48])
-        _SLOT.pack_into(
+        slot = rank * _SLOT_BYTES
+        count = (self._memory[slot] + 1) % 256
+        _WORD.pack_into(
             self._memory,
-            rank * _SLOT.size,
+            _place(rank, count),
             self._sequence,
             time.monotonic_ns(),
             patience_s or 0.0,
             waiting,
             *told,
         )
+        self._memory[slot] = count
 
 
 def step_name(step: int) -> str:
@@ -134,6 +146,11 @@ def step_name(step: int) -> str:
 def evaluation_name(step: int) -> str:
     """The evaluation that comes before step ``step``."""
     return f"the evaluation after step {step - 1}" if step > 1 else "the evaluation before step 1"
+
+
+def _place(rank: int, count: int) -> int:
+    """Where the word of that count stands."""
+    return rank * _SLOT_BYTES + 8 + count % 2 * _WORD.size
 
 
 def _text(raw: bytes) -> str:
