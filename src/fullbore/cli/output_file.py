@@ -7,6 +7,7 @@ kind that is written, and not part of a run. `fullbore.written_file` then writes
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ __all__ = ["COSTS", "PICTURE", "RECIPE", "SCHEDULE", "STDOUT", "TIMELINE", "Outp
 STDOUT = Path("-")
 
 _HEAD_BYTES = 1 << 16
-_RUN_FILES = ("run.toml", "profile.json", "plan.json", "metrics.jsonl")
+_RUN_FILES = ("run.toml", "profile.json", "plan.json", "schedule.txt", "metrics.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,11 @@ def require_outputs(*outputs: Output, inputs: Mapping[str, Path | None] | None =
 
 def _require_different(files: Mapping[str, Path | None]) -> None:
     """Two options that are one file: the second would replace the first."""
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {}
     for option, path in files.items():
         if path is None:
             continue
-        before = seen.setdefault(path.resolve(), option)
+        before = seen.setdefault(os.path.realpath(path), option)  # resolve() raises on a loop of links
         if before != option:
             raise ConfigError(f"{before} and {option} are one file, {path}; name two")
 

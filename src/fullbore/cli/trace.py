@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,7 +66,7 @@ def export_command(run_dir: Path, output: Path, window: str | None, as_json: boo
 def _require_outside(output: Path, run_dir: Path) -> None:
     """Raises TraceError for what would replace the trace itself, or be taken for a part of it."""
     kept = trace_path(run_dir, rank=0).parent
-    if output != STDOUT and output.resolve().is_relative_to(kept.resolve()):
+    if output != STDOUT and Path(os.path.realpath(output)).is_relative_to(os.path.realpath(kept)):
         raise TraceError(f"{kept} holds the trace that is read, and -o {output} lies in it; name a file outside")
 
 

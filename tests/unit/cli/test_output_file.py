@@ -77,13 +77,24 @@ def test_stdout_has_the_answer_alone(name: str, capsys: pytest.CaptureFixture[st
     assert err == f"fullbore: the answer goes to stdout, and {option} - cannot; give the {noun} a file\n"
 
 
-@pytest.mark.parametrize(("name", "written"), [("partition -o", "plan.json"), ("profile -o", "profile.json")])
+def test_a_loop_of_links_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("loop").symlink_to("loop")
+    for command in (("partition", "loop", "-p", "2", "-o", "loop"), ("trace", "export", "loop", "-o", "loop")):
+        code, out, err = run(capsys, *command)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("partition -o", "plan.json"), ("profile -o", "profile.json"), ("export --text", "schedule.txt")],
+)
 def test_a_run_keeps_its_files(name: str, written: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, option, _ = COMMANDS[name]
     for held in ("run.toml", "metrics.jsonl"):
         Path(held).touch()
-    Path(written).write_text('{"layers_per_stage": [1], "forward_ns": 1}')
+    before = "fullbore schedule" if written == "schedule.txt" else '{"layers_per_stage": [1], "forward_ns": 1}'
+    Path(written).write_text(before)
     code, out, err = run(capsys, *command, option, written)
     assert (code, out) == (2, "")
     assert f"{option} {written} belongs to the run in {Path().resolve()}; name another file" in err
-    assert Path(written).read_text() == '{"layers_per_stage": [1], "forward_ns": 1}'
+    assert Path(written).read_text() == before
