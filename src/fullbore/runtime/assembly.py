@@ -14,7 +14,7 @@ from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.runtime.agreement import all_or_none
-from fullbore.runtime.board import ProgressBoard
+from fullbore.runtime.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.evaluation import Evaluation
@@ -86,6 +86,7 @@ def assembled(
     Raises:
         ConfigError, ModelError, ScheduleError: this rank's part cannot be built, or another's.
     """
+    lane_timeout_s = START_UP_FACTOR * timeout_s if compile else timeout_s  # of what cannot be told anew for each step
     spans = SpanList()
     recorder = StepRecorder(device, spans if told is None else Fanout((spans, told)), rank=mesh.rank, board=board)
 
@@ -113,14 +114,14 @@ def assembled(
     loss_scaler = LossScaler() if mesh.max([float(half)])[0] else None
     gradients = all_or_none(lambda: GradientStore(weights, scaled=loss_scaler is not None), mesh=mesh)
     undo.callback(gradients.close)
-    tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=timeout_s)
+    tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=lane_timeout_s)
     all_or_none(lambda: require_no_max_norm(stages.modules, weights=weights, shared=tied.names), mesh=mesh)
     tied.make_equal(weights)
     tap = OutputTap(objective)
     engines = stages.training_engines(tap.objective)
     program = lower(schedule)
     transport = mesh.together(
-        lambda: TorchTransport(program.lanes, rank=mesh.rank, ranks=mesh.ranks, device=device, timeout_s=timeout_s)
+        lambda: TorchTransport(program.lanes, rank=mesh.rank, ranks=mesh.ranks, device=device, timeout_s=lane_timeout_s)
     )
     return Assembly(
         spans=spans,
@@ -154,6 +155,5 @@ def assembled(
             boundary_of=stages.boundary_of,
             device=device,
             board=board,
-            timeout_s=timeout_s,
         ),
     )
