@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -302,6 +304,50 @@ def two_steps_of_a_tied_weight(worker: Worker, ranks: int) -> dict[str, Tensor]:
     seen = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
     pipeline.close()
     return seen
+
+
+def slow_to_compile(worker: Worker) -> list[str]:
+    """Two steps and evaluations of layers that are said to compile, which on rank 1 take twice the timeout the first
+    time; and a step after them that takes as long."""
+    mesh = group(worker, timeout_s=1.0)
+    slow = [worker.rank == 1] * 2
+
+    def pretend(layers: Mapping[str, nn.Module], *, device: torch.device) -> Callable[[], None]:
+        """A compiler that takes its time at the first forward with gradients, and at the first without."""
+        del device
+
+        def wait(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if slow[torch.is_grad_enabled()] and not given[0].is_meta:
+                slow[torch.is_grad_enabled()] = False
+                time.sleep(2.0)
+
+        hooks = [layer.register_forward_pre_hook(wait) for layer in layers.values()]
+
+        def undo() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return undo
+
+    said = []
+    with patch("fullbore.runtime.local_stages.apply_compile", pretend):
+        pipeline = Pipeline(
+            chain_model(),
+            num_microbatches=2,
+            objective=SQUARED_ERROR,
+            device=CpuDevice(),
+            mesh=mesh,
+            compile=True,
+            timeout_s=1.0,
+        )
+    for again in (False, True):
+        slow[1] = slow[1] or (again and worker.rank == 1)
+        for call in (pipeline.evaluate, pipeline.step):
+            try:
+                said.append(f"{call(chain_batch()):.1f}")
+            except RuntimeError as error:
+                said.append(type(error).__name__)
+    return said
 
 
 def two_meshes(worker: Worker) -> tuple[float, bool]:

@@ -24,7 +24,7 @@ from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.mirrored import BufferWatch, require_no_statistics, share_buffers
 from fullbore.runtime.outputs import OutputTap
-from fullbore.runtime.processes.board import ProgressBoard
+from fullbore.runtime.processes.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
 from fullbore.runtime.tied import TiedGradients, holders_of, require_no_max_norm
@@ -87,6 +87,7 @@ def assembled(
     Raises:
         ConfigError, ModelError, ScheduleError: this rank's part cannot be built, or another's.
     """
+    lane_timeout_s = START_UP_FACTOR * timeout_s if compile else timeout_s  # of what cannot be told anew for each step
     spans = SpanList()
     recorder = StepRecorder(device, spans if told is None else Fanout((spans, told)), rank=mesh.rank, board=board)
 
@@ -114,14 +115,14 @@ def assembled(
     loss_scaler = LossScaler() if mesh.max([float(half)])[0] else None
     gradients = all_or_none(lambda: GradientStore(weights, scaled=loss_scaler is not None), mesh=mesh)
     undo.callback(gradients.close)
-    tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=timeout_s)
+    tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=lane_timeout_s)
     all_or_none(lambda: require_no_max_norm(stages.modules, weights=weights, shared=tied.names), mesh=mesh)
     tied.make_equal(weights)
     tap = OutputTap(objective)
     engines = stages.training_engines(tap.objective)
     program = lower(schedule)
     transport = mesh.together(
-        lambda: TorchTransport(program.lanes, rank=mesh.rank, ranks=mesh.ranks, device=device, timeout_s=timeout_s)
+        lambda: TorchTransport(program.lanes, rank=mesh.rank, ranks=mesh.ranks, device=device, timeout_s=lane_timeout_s)
     )
     return Assembly(
         spans=spans,
@@ -156,6 +157,5 @@ def assembled(
             boundary_of=stages.boundary_of,
             device=device,
             board=board,
-            timeout_s=timeout_s,
         ),
     )

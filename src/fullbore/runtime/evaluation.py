@@ -35,7 +35,6 @@ class Evaluation:
         boundary_of: BoundaryOf,
         device: Device,
         board: ProgressBoard | None,
-        timeout_s: float,
     ) -> None:
         self._engines = engines
         self._placement = placement
@@ -44,7 +43,6 @@ class Evaluation:
         self._boundary_of = boundary_of
         self._device = device
         self._board = board
-        self._timeout_s = timeout_s
         self._recorder = StepRecorder(device, SpanList(), rank=rank, board=board, name=evaluation_name)
         self._executors: dict[int, Executor] = {}
 
@@ -53,14 +51,14 @@ class Evaluation:
         self._recorder.step = step
         self._recorder.tell("preparing the batch")
 
-    def run(self, microbatches: Sequence[Microbatch], *, step: int) -> Tensor | None:
+    def run(self, microbatches: Sequence[Microbatch], *, step: int, timeout_s: float) -> Tensor | None:
         """The sum of the losses on the rank of a stream's last stage, None elsewhere. ``step`` is for messages.
 
         Raises:
             RankFailed, NeighborLost, TransferStalled: as `Executor.run`.
         """
         self._recorder.step = step
-        executor = self._executor(len(microbatches))
+        executor = self._executor(len(microbatches), timeout_s)
         try:
             for engine in self._engines.values():
                 engine.begin()
@@ -71,7 +69,7 @@ class Evaluation:
             self._recorder.discard()
         return next((engine.loss_sum for engine in self._engines.values() if engine.loss_sum is not None), None)
 
-    def _executor(self, num_microbatches: int) -> Executor:
+    def _executor(self, num_microbatches: int, timeout_s: float) -> Executor:
         if num_microbatches not in self._executors:
             self._executors[num_microbatches] = Executor(
                 lower(forward_only(self._placement, num_microbatches=num_microbatches)),
@@ -82,6 +80,7 @@ class Evaluation:
                 device=self._device.torch_device,
                 recorder=self._recorder,
                 board=self._board,
-                timeout_s=self._timeout_s,
+                timeout_s=timeout_s,
             )
+        self._executors[num_microbatches].timeout_s = timeout_s
         return self._executors[num_microbatches]

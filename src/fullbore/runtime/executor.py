@@ -120,7 +120,8 @@ class Executor:
         self._device = device
         self.recorder = recorder
         self._board = board
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """How long it waits for another rank. May be changed between runs."""
         self.peak_activations = 0
         """Most stage-microbatches whose activations this rank has held at once, over all runs."""
         self.peak_held_bytes = 0
@@ -152,7 +153,7 @@ class Executor:
         self._settle(walk)
         self._tell("the end", walk, waiting=True)
         try:
-            self._transport.drain(self._timeout_s)
+            self._transport.drain(self.timeout_s)
         except (TransferTimeout, PeerLost) as error:
             raise self._explained(error, "the end", at="at the end", wanted="its sends to be received") from error
         assert not any(walk.held), "messages without a reader"
@@ -175,7 +176,7 @@ class Executor:
         start = mark()
         try:
             for arrival in arrivals:
-                arrival.wait(self._timeout_s)
+                arrival.wait(self.timeout_s)
         except (TransferTimeout, PeerLost) as error:
             wanted = f"the {instruction.message} from rank {inbound.lane.sender}"
             raise self._explained(error, instruction.doing, at=f"in {instruction.doing}", wanted=wanted) from error
@@ -300,7 +301,7 @@ class Executor:
         period = self.recorder.period
         if isinstance(error, TransferTimeout):
             return TransferStalled(
-                f"rank {self._rank} waited {self._timeout_s:g} s {at} of {period} for {wanted}",
+                f"rank {self._rank} waited {self.timeout_s:g} s {at} of {period} for {wanted}",
                 rank=self._rank,
                 action=doing,
             )

@@ -45,7 +45,7 @@ from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.mirrored import require_no_statistics
 from fullbore.runtime.outputs import Output, require_output
-from fullbore.runtime.processes.board import ProgressBoard
+from fullbore.runtime.processes.board import START_UP_FACTOR, ProgressBoard
 from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
@@ -74,7 +74,8 @@ class Pipeline:
         accumulation: how many rounds of m microbatches one `step` takes.
         seed: of drawn weights and random masks; the same on every rank.
         device: ``auto``, ``cpu`` or ``cuda``, a `torch.device`, or a `Device`.
-        timeout_s: how long a rank waits for another before it gives up.
+        timeout_s: how long a rank waits for another before it gives up; five times that in start-up, and in the first
+            step and evaluation of compiled layers.
         instrument: told every span; the last step's are always kept for `timeline`.
         board: told what this rank does, for whoever watches it.
         mesh: the ranks, where there is one already; it stays open.
@@ -117,6 +118,10 @@ class Pipeline:
         self._device = required_device(device)
         self._owns_mesh = mesh is None
         self._mesh = mesh if mesh is not None else mesh_of_world(schedule, self._device, timeout_s)
+        self._timeout_s = timeout_s
+        self._board = board
+        self._compiles = {"step", "evaluate"} if compile else set()
+        """What compiles when it is first called."""
         self._failed = False
         self._released = False
         with self._leaving_if_refused(), ExitStack() as undo:
@@ -260,6 +265,7 @@ class Pipeline:
         parts.recorder.end_step()
         parts.recorder.tell("preparing the batch")
         microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
+        parts.executor.timeout_s = self._patience_s("step")
         parts.tap.begin(outputs)
         parts.buffers.begin()
         parts.tied.begin(parts.gradients, weights=parts.weights)
@@ -285,6 +291,7 @@ class Pipeline:
                 [engine.loss_sum for engine in engines], count, [engine.auxiliary_loss for engine in engines]
             )
         parts.guard.saw(loss)
+        self._has_compiled("step")
         return loss
 
     def evaluate(self, batch: Batch, *, num_microbatches: int | None = None, outputs: Output | None = None) -> float:
@@ -302,11 +309,15 @@ class Pipeline:
         self._parts.recorder.end_step()
         self._parts.evaluation.prepare(step=self._parts.recorder.step)
         microbatches, count = self._cut(batch, number=num_microbatches, outputs=outputs)
+        patience_s = self._patience_s("evaluate")
         self._parts.tap.begin(outputs)
         with self._failing():
             whole = self._on_device(microbatches)
             self._parts.tap.expect(whole)
-            return self._global_loss([self._parts.evaluation.run(whole, step=self._parts.recorder.step)], count)
+            loss_sum = self._parts.evaluation.run(whole, step=self._parts.recorder.step, timeout_s=patience_s)
+            loss = self._global_loss([loss_sum], count)
+        self._has_compiled("evaluate")
+        return loss
 
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
@@ -443,6 +454,22 @@ class Pipeline:
         self._failed = True
         yield
         self._failed = False
+
+    def _patience_s(self, call: str) -> float:
+        """How long ranks wait for each other in this call: as long as in start-up, where each compiles its layers."""
+        if call not in self._compiles:
+            return self._timeout_s
+        self._mesh.start_up()
+        if self._board is not None:
+            self._board.allow(START_UP_FACTOR)
+        return START_UP_FACTOR * self._timeout_s
+
+    def _has_compiled(self, call: str) -> None:
+        if call in self._compiles:
+            self._compiles.remove(call)
+            self._mesh.begin_steps()
+            if self._board is not None:
+                self._board.allow(1)
 
     def _on_device(self, microbatches: Sequence[Microbatch]) -> list[Microbatch]:
         target = self._device.torch_device

@@ -66,6 +66,16 @@ def test_start_up_may_take_longer_than_a_step_and_some_work_as_long_as_it_likes(
     board.close()
 
 
+def test_a_step_that_compiles_may_take_longer_than_the_others(tmp_path: Path) -> None:
+    board = ProgressBoard(tmp_path / "board", num_ranks=1, timeout_s=4.0)
+    found = []
+    for times in (5, 1):
+        board.allow(times)
+        board.write(0, period="step 1", doing="0F0", waiting=False)
+        found.append(board.read(0).patience_s)
+    assert found == [20.0, 4.0]
+
+
 def test_a_rank_that_waited_in_vain_stays_a_waiting_one(tmp_path: Path) -> None:
     """Its neighbours take it for a victim, not for the rank that is stuck."""
     board = ProgressBoard(tmp_path / "board", num_ranks=1)

@@ -85,11 +85,16 @@ class ProgressBoard:
         finally:
             os.close(descriptor)
         self._timeout_s = timeout_s
+        self._times = 1
         self._sequence = 0
+
+    def allow(self, times: int) -> None:
+        """An action or phase of a step may take this many times ``timeout_s`` from now on."""
+        self._times = times
 
     def write(self, rank: int, *, period: str, doing: str, waiting: bool) -> None:
         """An action of a step or an evaluation (``period``), or a phase of it."""
-        self._put(rank, self._timeout_s, waiting, doing, period)
+        self._put(rank, None if self._timeout_s is None else self._times * self._timeout_s, waiting, doing, period)
 
     def start_up(self, rank: int, doing: str, *, waiting: bool = False) -> None:
         """A phase before the first step."""
