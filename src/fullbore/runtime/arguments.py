@@ -24,12 +24,40 @@ from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get_runnable
 
 __all__ = [
-    "edges_of",
     "mesh_of_world",
+    "order_and_cut",
     "required_objective",
     "schedule_for",
     "with_recomputations",
 ]
+
+
+def order_and_cut(
+    model: LayeredModel,
+    *,
+    schedule: str | Schedule,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None,
+    options: Mapping[str, int] | None,
+    cut: Literal["equal"] | Sequence[int],
+    ahead: Sequence[str] | None,
+) -> tuple[Schedule, tuple[int, ...]]:
+    """What the ranks run, and the first layer of each stage of a stream with the number of layers at the end.
+
+    Args:
+        ahead: layers to recompute in actions of their own; None: not so.
+
+    Raises:
+        ConfigError, PartitionError, ScheduleError: they do not fit together.
+    """
+    order = schedule_for(
+        schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options
+    )
+    edges = _edges(model, cut=cut, num_stages=order.placement.stages_per_stream)
+    if ahead is not None:
+        order = with_recomputations(order, layer_names=model.layer_names, edges=edges, recompute=ahead)
+    return order, edges
 
 
 def schedule_for(
@@ -66,7 +94,7 @@ def schedule_for(
     return schedule
 
 
-def edges_of(model: LayeredModel, *, cut: Literal["equal"] | Sequence[int], num_stages: int) -> tuple[int, ...]:
+def _edges(model: LayeredModel, *, cut: Literal["equal"] | Sequence[int], num_stages: int) -> tuple[int, ...]:
     """First layer of each stage of a stream, and the number of layers at the end.
 
     Raises:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fullbore.ids import Rank, StageIndex
+from fullbore.ids import Rank
 from fullbore.ir.lower import lower
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import LayeredModel, Objective
 from fullbore.runtime.agreement import all_or_none
 from fullbore.runtime.device import Device
-from fullbore.runtime.eager import EagerEngine
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import GradientStore
@@ -29,6 +28,7 @@ from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.step_guard import StepGuard
 from fullbore.runtime.tied import TiedGradients, holders_of, require_no_max_norm
 from fullbore.runtime.trainable import Trainable
+from fullbore.runtime.training import Training
 from fullbore.runtime.transport.torch_transport import TorchTransport
 from fullbore.timeline.instrument import Fanout, Instrument, SpanList
 
@@ -54,11 +54,10 @@ class Assembly:
     gradients: GradientStore
     guard: StepGuard
     tied: TiedGradients
-    buffers: BufferWatch
     tap: OutputTap
-    engines: Mapping[StageIndex, EagerEngine]
     transport: TorchTransport
     executor: Executor
+    training: Training
     evaluation: Evaluation
 
 
@@ -124,6 +123,18 @@ def assembled(
     transport = mesh.together(
         lambda: TorchTransport(program.lanes, rank=mesh.rank, ranks=mesh.ranks, device=device, timeout_s=lane_timeout_s)
     )
+    executor = Executor(
+        program,
+        rank=mesh.rank,
+        engines=engines,
+        transport=transport,
+        boundary_of=stages.boundary_of,
+        device=device.torch_device,
+        recorder=recorder,
+        board=board,
+        timeout_s=timeout_s,
+    )
+    guard = StepGuard(stages.modules, scaler=loss_scaler)
     return Assembly(
         spans=spans,
         recorder=recorder,
@@ -132,22 +143,23 @@ def assembled(
         trainable=Trainable(weights, modules=stages.modules),
         loss_scaler=loss_scaler,
         gradients=gradients,
-        guard=StepGuard(stages.modules, scaler=loss_scaler),
+        guard=guard,
         tied=tied,
-        buffers=BufferWatch(stages.modules_by_layer, schedule=schedule, mesh=mesh),
         tap=tap,
-        engines=engines,
         transport=transport,
-        executor=Executor(
-            program,
-            rank=mesh.rank,
+        executor=executor,
+        training=Training(
             engines=engines,
-            transport=transport,
-            boundary_of=stages.boundary_of,
-            device=device.torch_device,
+            executor=executor,
+            gradients=gradients,
+            weights=weights,
+            tied=tied,
+            buffers=BufferWatch(stages.modules_by_layer, schedule=schedule, mesh=mesh),
+            guard=guard,
+            loss_scaler=loss_scaler,
+            tap=tap,
             recorder=recorder,
-            board=board,
-            timeout_s=timeout_s,
+            device=device.torch_device,
         ),
         evaluation=Evaluation(
             stages.evaluation_engines(tap.objective),

@@ -19,7 +19,7 @@ from torch import Tensor
 from fullbore.errors import ConfigError, ModelError
 from fullbore.models.layered import Microbatch, Objective
 
-__all__ = ["Batch", "counted", "microbatches_of", "split_batch"]
+__all__ = ["Batch", "counted", "microbatches_of", "on_device", "split_batch"]
 
 Batch = Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]]
 """Tensors ``[samples, ...]`` to be cut, or microbatches that already are, each with shapes of its own."""
@@ -142,3 +142,8 @@ def _shapes(microbatch: Mapping[str, Tensor]) -> dict[str, object]:
         name: list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
         for name, tensor in microbatch.items()
     }
+
+
+def on_device(microbatches: Sequence[Microbatch], device: torch.device) -> list[Microbatch]:
+    """The same on a device; what is there already is not copied."""
+    return [{name: t.to(device, non_blocking=True) for name, t in one.items()} for one in microbatches]

@@ -23,29 +23,28 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import ConfigError, InputError
+from fullbore.errors import InputError
 from fullbore.ir.schedule import Schedule
-from fullbore.models.auxiliary import num_samples
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
-from fullbore.runtime.agreement import require_same, same_microbatches
+from fullbore.runtime.agreement import all_or_none, require_same, same_microbatches
 from fullbore.runtime.argument_kinds import require_kinds, required_device, required_layers
 from fullbore.runtime.arguments import (
-    edges_of,
     mesh_of_world,
+    order_and_cut,
     required_objective,
-    schedule_for,
-    with_recomputations,
 )
 from fullbore.runtime.assembly import assembled
-from fullbore.runtime.batch import Batch, counted, microbatches_of
+from fullbore.runtime.batch import Batch, counted, microbatches_of, on_device
 from fullbore.runtime.clipping import clip, global_norm, require_max_norm
+from fullbore.runtime.condition import Condition
 from fullbore.runtime.device import Device
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.mirrored import require_no_statistics
 from fullbore.runtime.outputs import Output, require_output
-from fullbore.runtime.processes.board import START_UP_FACTOR, ProgressBoard
+from fullbore.runtime.patience import Patience
+from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
@@ -118,27 +117,23 @@ class Pipeline:
         self._device = required_device(device)
         self._owns_mesh = mesh is None
         self._mesh = mesh if mesh is not None else mesh_of_world(schedule, self._device, timeout_s)
-        self._timeout_s = timeout_s
-        self._board = board
-        self._compiles = {"step", "evaluate"} if compile else set()
-        """What compiles when it is first called."""
-        self._failed = False
-        self._released = False
+        self._patience = Patience(timeout_s, compiles=compile, mesh=self._mesh, board=board)
+        self._condition = Condition()
         with self._leaving_if_refused(), ExitStack() as undo:
-            self.schedule = schedule_for(
-                schedule,
-                num_ranks=self._mesh.num_ranks,
-                num_microbatches=num_microbatches,
-                num_chunks=num_chunks,
-                options=schedule_options,
-            )
-            num_stages = self.schedule.placement.stages_per_stream
-            self._edges = edges_of(self._model, cut=layers_per_stage, num_stages=num_stages)
-            if recompute_ahead:
-                self.schedule = with_recomputations(
-                    self.schedule, layer_names=self._model.layer_names, edges=self._edges, recompute=recompute
-                )
             self._mesh.start_up()
+            self.schedule, self._edges = all_or_none(
+                lambda: order_and_cut(
+                    self._model,
+                    schedule=schedule,
+                    num_ranks=self._mesh.num_ranks,
+                    num_microbatches=num_microbatches,
+                    num_chunks=num_chunks,
+                    options=schedule_options,
+                    cut=layers_per_stage,
+                    ahead=recompute if recompute_ahead else None,
+                ),
+                mesh=self._mesh,
+            )
             require_same(
                 {
                     "layers": self._model.layer_names,
@@ -265,33 +260,12 @@ class Pipeline:
         parts.recorder.end_step()
         parts.recorder.tell("preparing the batch")
         microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
-        parts.executor.timeout_s = self._patience_s("step")
-        parts.tap.begin(outputs)
-        parts.buffers.begin()
-        parts.tied.begin(parts.gradients, weights=parts.weights)
-        parts.guard.begin()
-        scale = 1.0 if parts.loss_scaler is None else parts.loss_scaler.scale
-        parts.gradients.loss_scale = scale
-        rows = sum(num_samples(microbatch) for microbatch in microbatches)
-        engines = parts.engines.values()
-        for engine in engines:
-            engine.begin(count, num_samples=rows, step=parts.recorder.step, loss_scale=scale)
-        for first in range(0, len(microbatches), self._num_microbatches):
-            with self._failing():
-                part = self._on_device(microbatches[first : first + self._num_microbatches])
-                parts.tap.expect(part)
-                for engine in engines:
-                    engine.first_microbatch = first
-                parts.executor.run(part, first_microbatch=first)
-        with self._failing(), parts.recorder.flush(Activity.TIED_GRADIENTS):
-            parts.tied.reduce(parts.gradients, weights=parts.weights)
-            parts.buffers.require_kept()
-        with self._failing(), parts.recorder.flush(Activity.LOSS_REDUCE):
-            loss = self._global_loss(
-                [engine.loss_sum for engine in engines], count, [engine.auxiliary_loss for engine in engines]
-            )
+        training = parts.training
+        with self._patience.during("step") as timeout_s, self._condition.under_way():
+            training.run(microbatches, count=count, per_round=self._num_microbatches, timeout_s=timeout_s)
+            with parts.recorder.flush(Activity.LOSS_REDUCE):
+                loss = self._global_loss(training.loss_sums, count, training.auxiliary_losses)
         parts.guard.saw(loss)
-        self._has_compiled("step")
         return loss
 
     def evaluate(self, batch: Batch, *, num_microbatches: int | None = None, outputs: Output | None = None) -> float:
@@ -309,15 +283,11 @@ class Pipeline:
         self._parts.recorder.end_step()
         self._parts.evaluation.prepare(step=self._parts.recorder.step)
         microbatches, count = self._cut(batch, number=num_microbatches, outputs=outputs)
-        patience_s = self._patience_s("evaluate")
-        self._parts.tap.begin(outputs)
-        with self._failing():
-            whole = self._on_device(microbatches)
+        with self._patience.during("evaluate") as timeout_s, self._condition.under_way():
+            whole = on_device(microbatches, self._device.torch_device)
             self._parts.tap.expect(whole)
-            loss_sum = self._parts.evaluation.run(whole, step=self._parts.recorder.step, timeout_s=patience_s)
-            loss = self._global_loss([loss_sum], count)
-        self._has_compiled("evaluate")
-        return loss
+            loss_sum = self._parts.evaluation.run(whole, step=self._parts.recorder.step, timeout_s=timeout_s)
+            return self._global_loss([loss_sum], count)
 
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
@@ -328,7 +298,7 @@ class Pipeline:
         Raises:
             ConfigError: this pipeline has failed or is closed: the others do not come here.
         """
-        self._require_usable()
+        self._condition.require_ready()
         placement, mine = self.schedule.placement, self._parts.tap.take()
         found = [
             pair for stream in placement.streams for pair in self._mesh.share(mine, owner=placement.rank_of(stream[-1]))
@@ -344,7 +314,7 @@ class Pipeline:
             ConfigError: ``max_norm`` is not a number of at least 0, or ``norm_type`` neither 2 nor infinity; or this
                 pipeline has failed or is closed.
         """
-        self._require_usable()
+        self._condition.require_ready()
         require_max_norm(max_norm)
         with self._parts.recorder.flush(Activity.GRADIENT_NORM):
             gradients = self._parts.gradients.gradients()
@@ -386,7 +356,12 @@ class Pipeline:
         return self._parts.spans.last
 
     def timeline(self) -> Timeline:
-        """The last step of all ranks on rank 0's clock, from 0. Every rank calls this together."""
+        """The last step of all ranks on rank 0's clock, from 0. Every rank calls this together.
+
+        Raises:
+            ConfigError: this pipeline has failed or is closed: the others do not come here.
+        """
+        self._condition.require_ready()
         mine = Timeline.of(self.last_spans(), num_ranks=self.num_ranks)
         by_rank = self._mesh.gather(shifted(mine, by_ns=self._mesh.clock.offset_ns))
         spans = [span for timeline in by_rank for span in timeline.spans]
@@ -398,11 +373,11 @@ class Pipeline:
         All ranks call it together. After a failure the lanes are left to the end of the process: the others may still
         be in the middle of a step.
         """
-        if self._released:
+        if self._condition.is_closed:
             return
-        self._released = True
+        self._condition.close()
         self._undo.close()
-        if self._failed:
+        if self._condition.is_broken:
             return
         self._parts.recorder.end_step()
         self._mesh.barrier()  # nobody closes a lane that another still reads from
@@ -412,7 +387,7 @@ class Pipeline:
     def close(self) -> None:
         """Let go of everything; leave the process group if this pipeline made it."""
         self.release()
-        if self._owns_mesh and not self._failed:
+        if self._owns_mesh and not self._condition.is_broken:
             self._mesh.close()
 
     def __enter__(self) -> Self:
@@ -428,16 +403,12 @@ class Pipeline:
 
     def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
-        self._require_usable()
+        self._condition.require_ready()
         microbatches = same_microbatches(
             lambda: self._given(batch, number, outputs), crossings=self._parts.stages.crossings, mesh=self._mesh
         )
+        self._parts.tap.begin(outputs)
         return microbatches, counted(microbatches, self._objective)
-
-    def _require_usable(self) -> None:
-        if self._failed or self._released:
-            how = "has failed in an earlier step" if self._failed else "is closed"
-            raise ConfigError(f"this pipeline {how} and cannot go on; build a new one")
 
     def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""
@@ -447,33 +418,6 @@ class Pipeline:
         microbatches = microbatches_of(batch, number=number, most=self._num_microbatches)
         self._parts.stages.require_inputs(microbatches)
         return microbatches
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """After a failure this rank's engines and lanes are in the middle of a step, and stay there."""
-        self._failed = True
-        yield
-        self._failed = False
-
-    def _patience_s(self, call: str) -> float:
-        """How long ranks wait for each other in this call: as long as in start-up, where each compiles its layers."""
-        if call not in self._compiles:
-            return self._timeout_s
-        self._mesh.start_up()
-        if self._board is not None:
-            self._board.allow(START_UP_FACTOR)
-        return START_UP_FACTOR * self._timeout_s
-
-    def _has_compiled(self, call: str) -> None:
-        if call in self._compiles:
-            self._compiles.remove(call)
-            self._mesh.begin_steps()
-            if self._board is not None:
-                self._board.allow(1)
-
-    def _on_device(self, microbatches: Sequence[Microbatch]) -> list[Microbatch]:
-        target = self._device.torch_device
-        return [{name: t.to(target, non_blocking=True) for name, t in one.items()} for one in microbatches]
 
     def _global_loss(self, sums: Sequence[Tensor | None], count: int, auxiliary: Sequence[Tensor | None] = ()) -> float:
         """Only the rank of a last stage has a sum, any may have auxiliary losses; here they are read, once a step."""

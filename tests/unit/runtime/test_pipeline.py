@@ -351,3 +351,28 @@ def test_after_closing_nothing_is_clipped() -> None:
     pipeline.close()
     with pytest.raises(ConfigError, match="this pipeline is closed"):
         pipeline.clip_grad_norm(1.0)
+
+
+def test_after_closing_there_is_no_timeline() -> None:
+    """The other ranks do not come, and a timeline of some ranks has another bubble."""
+    with made(chain_model()) as pipeline:
+        pipeline.step(chain_batch())
+        assert pipeline.timeline().spans
+    with pytest.raises(ConfigError, match="this pipeline is closed"):
+        pipeline.timeline()
+
+
+def test_a_loss_that_asks_its_own_pipeline_is_told_that_a_step_is_under_way() -> None:
+    said: list[str] = []
+
+    def asking(output: torch.Tensor, microbatch: Any) -> torch.Tensor:
+        try:
+            pipeline.evaluate(chain_batch())
+        except ConfigError as error:
+            said.append(str(error))
+        return SQUARED_ERROR.loss_sum(output, microbatch)
+
+    with made(chain_model(), objective=Objective(asking, SQUARED_ERROR.count)) as pipeline:
+        assert pipeline.step(chain_batch()) == 270.0
+        assert set(said) == {"this pipeline is in the middle of a step or an evaluation; call it when that is over"}
+        assert pipeline.evaluate(chain_batch()) == 270.0, "nothing has failed"
