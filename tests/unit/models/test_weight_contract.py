@@ -418,10 +418,35 @@ def test_gradients_in_one_memory_come_apart() -> None:
     weights = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))]
     made = torch.ones(3)
     first, second = checked_gradients(
-        ScaleSplit, (made, made), names=("weight", "bias"), wanted=(True, True), weights=weights
+        ScaleSplit, (made, made), of=(), names=("weight", "bias"), wanted=(True, True), weights=weights
     )
     first.add_(1)
     assert second.tolist() == [1.0, 1.0, 1.0]
     apart = (torch.ones(3), torch.ones(3))
-    kept = checked_gradients(ScaleSplit, apart, names=("weight", "bias"), wanted=(True, True), weights=weights)
-    assert kept is apart
+    kept = checked_gradients(ScaleSplit, apart, of=(), names=("weight", "bias"), wanted=(True, True), weights=weights)
+    assert [id(tensor) for tensor in kept] == [id(tensor) for tensor in apart]
+
+
+class Shift(nn.Module):
+    """A weight as large as the input of these tests: its gradient is that of the output, and one tensor will do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+def test_a_gradient_handed_on_as_it_came_is_not_added_into_for_others() -> None:
+    """Used twice, its sum went into what the layer before still owed."""
+    plain = splitting(
+        run=lambda self, x, weights, wanted: (x + weights[0], ()),
+        weight_gradients=lambda self, gradient, kept, wanted: (gradient,),
+    )
+    register_weight_split(Shift, plain)
+    shift, deferral = Shift(), Deferral()
+    model = nn.Sequential(nn.Linear(6, 6), shift, shift)
+    reference = copy.deepcopy(model)
+    apply_weight_splits(model, deferral)
+    assert_same(taught(model, deferral), taught(reference, None))

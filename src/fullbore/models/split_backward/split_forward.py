@@ -109,7 +109,9 @@ class _Use:
         if self._by_hand:
             return made
         kind, names = type(self.split), self.split.parameters
-        return checked_gradients(kind, made, names=names, wanted=self.wanted, weights=self.trained)
+        return checked_gradients(
+            kind, made, of=(gradient, *kept), names=names, wanted=self.wanted, weights=self.trained
+        )
 
     def queue(self) -> WeightQueue:
         """Where the backward that runs now leaves weight gradients.

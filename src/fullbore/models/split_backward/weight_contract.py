@@ -6,7 +6,7 @@ names the class that was registered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
@@ -72,12 +72,19 @@ def checked_run(split: type, given: Tensor, result: object) -> tuple[Tensor, tup
 
 
 def checked_gradients(
-    split: type, result: object, *, names: Sequence[str], wanted: Sequence[bool], weights: Sequence[nn.Parameter]
+    split: type,
+    result: object,
+    *,
+    of: Iterable[Tensor],
+    names: Sequence[str],
+    wanted: Sequence[bool],
+    weights: Sequence[nn.Parameter],
 ) -> Sequence[Tensor]:
     """What `WeightSplit.weight_gradients` gave. Raises ModelError where it is not one tensor for each weight, of its
     shape: adding would broadcast it.
 
     Args:
+        of: what it was given; other layers may still need these.
         names: of all weights.
         weights: those that are ``wanted``.
     """
@@ -86,7 +93,7 @@ def checked_gradients(
             if not isinstance(made, Tensor) or made.shape != weight.shape:
                 break
         else:
-            return _apart(result)
+            return _apart(result, others=of)
     trained = [name for name, wants in zip(names, wanted, strict=True) if wants]
     needed = ", ".join(f"{name} {list(weight.shape)}" for name, weight in zip(trained, weights, strict=True))
     raise ModelError(
@@ -95,10 +102,15 @@ def checked_gradients(
     )
 
 
-def _apart(made: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Each becomes a gradient that is added to in place, so none may be another's memory too."""
-    storages = {tensor.untyped_storage().data_ptr() for tensor in made}
-    return made if len(storages) == len(made) else [tensor.clone() for tensor in made]
+def _apart(made: Sequence[Tensor], *, others: Iterable[Tensor]) -> Sequence[Tensor]:
+    """Each becomes a gradient that is added to in place, so none may be another's memory too, nor that of ``others``."""
+    taken = {tensor.untyped_storage().data_ptr() for tensor in others}
+    apart = []
+    for tensor in made:
+        storage = tensor.untyped_storage().data_ptr()
+        apart.append(tensor.clone() if storage in taken else tensor)
+        taken.add(storage)
+    return apart
 
 
 def _said(value: object) -> str:
