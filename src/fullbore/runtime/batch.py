@@ -127,6 +127,11 @@ def _require_values(batch: Mapping[str, object], name: str) -> None:
         kind = "a nested tensor" if tensor.is_nested else "on the meta device" if tensor.is_meta else tensor.layout
         if kind is not torch.strided:
             raise ConfigError(f"a batch holds dense tensors with values ({key!r} of {name} is {kind}); make it one")
+        if tensor.grad_fn is not None:
+            raise ConfigError(
+                f"a batch is data, and no gradient goes on through it ({key!r} of {name} was computed from what has "
+                "one); detach it, or make what computes it a layer of the model"
+            )
 
 
 def _num_samples(batch: Mapping[str, Tensor]) -> int:

@@ -237,6 +237,10 @@ SPARSE = torch.eye(4).to_sparse()
         ),
         (lambda p: p.evaluate([{**chain_batch(), None: torch.zeros(4)}] * 4), "microbatch 0 has the key None"),
         (lambda p: p.step([{**chain_batch(), "x": SPARSE}] * 4), "'x' of microbatch 0 is torch.sparse_coo"),
+        (
+            lambda p: p.step({**chain_batch(), "x": torch.zeros(4, requires_grad=True) * 2}),
+            "a batch is data, .*'x' of the batch was computed from what has one.*; detach it",
+        ),
     ],
 )
 def test_what_a_step_cannot_use_is_refused_before_it_begins(call: Any, wanted: str) -> None:

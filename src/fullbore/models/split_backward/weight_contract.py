@@ -103,7 +103,8 @@ def checked_gradients(
 
 
 def _apart(made: Sequence[Tensor], *, others: Iterable[Tensor]) -> Sequence[Tensor]:
-    """Each becomes a gradient that is added to in place, so none may be another's memory too, nor that of ``others``."""
+    """Each becomes a gradient that is added to in place, so none may be another's memory too, nor another of
+    ``others``."""
     taken = {tensor.untyped_storage().data_ptr() for tensor in others}
     apart = []
     for tensor in made:
