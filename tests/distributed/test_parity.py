@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
 from fullbore.synthesis.catalogue import CATALOGUE
 from tests.property.strategies import fits
-from tests.support.command import TINY_LLAMA, fullbore
+from tests.support.command import TINY_LLAMA, fullbore, run
 from tests.support.ranks import on_ranks
 from tests.support.runnable import RUNNABLE, TWO_STREAMS
 
@@ -171,6 +172,16 @@ def test_one_gradient_scaled_on_purpose_fails(text: Path) -> None:
     wrong = [entry["name"] for entry in document["gradients"] if entry["max_relative_error"] > 1e-5]
     assert wrong == ["model.layers.1.mlp.up_proj.weight"]
     assert "gradient model.layers.1.mlp.up_proj.weight: 1.00e-03" in document["failures"]
+
+
+def test_it_fails_where_nobody_reads_stderr(text: Path) -> None:
+    """The command and its ranks say what they are at, before there is a verdict."""
+    settings = ("--set", f"data.source={text}", "--set", "pipeline.microbatches=2")
+    wrong = (*TINY_LLAMA, *settings, "--steps", "1", "--scale-gradient", "model.norm.weight=2")
+    command = (sys.executable, "-m", "fullbore", "verify", *wrong)
+    ran = run(["bash", "-c", 'exec "$@" 2> >(exec true)', "bash", *command])
+    assert ran.code == 1, ran.out
+    assert "NO parity in float32" in ran.out
 
 
 def test_the_command_answers_with_the_contracts_keys(text: Path) -> None:
