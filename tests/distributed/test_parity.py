@@ -209,6 +209,17 @@ def test_a_model_that_comes_with_weights_is_compared_from_its_own_weights(text: 
     assert [entry["max_relative_error"] for entry in json.loads(ran.out)["initial_weights"]] == [0.0] * 5
 
 
+@pytest.mark.parametrize("command", ["train", "verify"])
+def test_a_model_in_which_nothing_trains_is_refused(command: str, text: Path, tmp_path: Path) -> None:
+    settings = ("model.factory=tests.support.faulty:frozen", f"data.source={text}", "data.sequence_length=16")
+    more = (*settings, f"train.run_dir={tmp_path / 'run'}", "pipeline.microbatches=2", "train.device=cpu")
+    ran = fullbore(command, *(part for setting in more for part in ("--set", setting)))
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith(
+        "fullbore: nothing in this model trains: none of its weights has requires_grad, so"
+    )
+
+
 DROPPED = ("model.factory=tests.support.stochastic:functional_dropout", "data.sequence_length=16")
 LLAMA = ("model.config.attention_dropout=0.3", "model.config.num_hidden_layers=2")
 
