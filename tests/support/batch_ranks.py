@@ -301,8 +301,8 @@ class _Unreadable(list[Microbatch]):
 
 
 def one_rank_fails(mesh: Mesh) -> list[str]:
-    """What every rank says when rank 1 alone refuses to build its stage, and when it alone cannot read a batch. Then the
-    loss of a step that all can read."""
+    """What every rank says when rank 1 alone refuses to build its stage, and when it alone cannot read a batch. Then
+    the loss of a step that all can read."""
 
     def said(call: Callable[[], object]) -> str:
         try:
