@@ -128,7 +128,7 @@ def test_what_one_rank_alone_has_frozen_is_named_and_nobody_waits(seen: dict[str
 
 
 def test_what_fails_on_one_rank_alone_is_heard_by_the_others(seen: dict[str, list[Any]]) -> None:
-    """Whatever it raises; and nobody waits for it."""
+    """A refusal in building; in reading a batch, whatever it raises. Nobody waits for it."""
     (built, read, loss), (built_there, read_there, loss_there) = seen["one_rank_fails"]
     assert "the disk is gone" in built_there
     assert built.startswith("ConfigError: rank 1 cannot begin: ")

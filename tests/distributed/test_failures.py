@@ -81,6 +81,12 @@ def test_user_code_that_raises_is_named_with_rank_action_and_line(rank: int, tex
             id="only one rank cannot build the model",
         ),
         pytest.param(
+            "pymemory@build:1:1",
+            (),
+            "rank 1 failed while building its stage: out of memory: MemoryError",
+            id="out of memory in building",
+        ),
+        pytest.param(
             f"memory@backward:1:{CALL}",
             (),
             f"rank 1 failed in 1B{MICROBATCH} (backward of stage 1, microbatch {MICROBATCH}) of step {STEP}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
 from fullbore.synthesis.catalogue import CATALOGUE
 from tests.property.strategies import fits
-from tests.support.command import TINY_LLAMA, fullbore
+from tests.support.command import TINY_LLAMA, fullbore, run
 from tests.support.ranks import on_ranks
 from tests.support.runnable import RUNNABLE, TWO_STREAMS
 
@@ -173,6 +174,16 @@ def test_one_gradient_scaled_on_purpose_fails(text: Path) -> None:
     assert "gradient model.layers.1.mlp.up_proj.weight: 1.00e-03" in document["failures"]
 
 
+def test_it_fails_where_nobody_reads_stderr(text: Path) -> None:
+    """The command and its ranks say what they are at, before there is a verdict."""
+    settings = ("--set", f"data.source={text}", "--set", "pipeline.microbatches=2")
+    wrong = (*TINY_LLAMA, *settings, "--steps", "1", "--scale-gradient", "model.norm.weight=2")
+    command = (sys.executable, "-m", "fullbore", "verify", *wrong)
+    ran = run(["bash", "-c", 'exec "$@" 2> >(exec true)', "bash", *command])
+    assert ran.code == 1, ran.out
+    assert "NO parity in float32" in ran.out
+
+
 def test_the_command_answers_with_the_contracts_keys(text: Path) -> None:
     options = (*TINY_LLAMA, "--set", f"data.source={text}", "--set", "pipeline.microbatches=2")
     ran = fullbore("verify", *options, "--steps", "2", "--json")
@@ -196,6 +207,17 @@ def test_a_model_that_comes_with_weights_is_compared_from_its_own_weights(text: 
     ran = fullbore("verify", *options, "--set", "data.sequence_length=16", "--json")
     assert ran.code == 0, ran.out
     assert [entry["max_relative_error"] for entry in json.loads(ran.out)["initial_weights"]] == [0.0] * 5
+
+
+@pytest.mark.parametrize("command", ["train", "verify"])
+def test_a_model_in_which_nothing_trains_is_refused(command: str, text: Path, tmp_path: Path) -> None:
+    settings = ("model.factory=tests.support.faulty:frozen", f"data.source={text}", "data.sequence_length=16")
+    more = (*settings, f"train.run_dir={tmp_path / 'run'}", "pipeline.microbatches=2", "train.device=cpu")
+    ran = fullbore(command, *(part for setting in more for part in ("--set", setting)))
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith(
+        "fullbore: nothing in this model trains: none of its weights has requires_grad, so"
+    )
 
 
 DROPPED = ("model.factory=tests.support.stochastic:functional_dropout", "data.sequence_length=16")

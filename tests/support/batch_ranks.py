@@ -320,7 +320,7 @@ def frozen_on_one_rank(mesh: Mesh) -> list[str]:
 
 
 class _Drawn(nn.Linear):
-    """A user's layer that cannot draw its weights."""
+    """A layer that refuses to draw its weights. (What is no refusal is not told around: it ends its rank.)"""
 
     def reset_parameters(self) -> None:
         raise ModelError("the disk is gone")
@@ -332,7 +332,7 @@ class _Unreadable(list[Microbatch]):
 
 
 def one_rank_fails(mesh: Mesh) -> list[str]:
-    """What every rank says when somebody's own code fails on rank 1 alone: in building, and in reading a batch. Then
+    """What every rank says when rank 1 alone refuses to build its stage, and when it alone cannot read a batch. Then
     the loss of a step that all can read."""
 
     def said(call: Callable[[], object]) -> str:

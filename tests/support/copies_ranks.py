@@ -212,12 +212,16 @@ class Projected(nn.Module):
         return output
 
 
+def projected() -> nn.Sequential:
+    """Another one each time."""
+    return nn.Sequential(*(Projected() for _ in range(4))).double()
+
+
 def different_modules(mesh: Mesh) -> tuple[float, dict[str, Tensor], dict[str, bool]]:
     """A user's module that was drawn without a seed: another one on every rank until it is a pipeline. Weights and
     buffers."""
     torch.manual_seed(100 + mesh.rank)
-    model = nn.Sequential(*(Projected() for _ in range(4))).double()
-    pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+    pipeline = pipeline_of(projected(), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
     weights = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
     weights |= {name: buffer.clone() for name, buffer in pipeline.buffers().items()}
     owned = {name: pipeline.owns(name) for name in pipeline.weights()}

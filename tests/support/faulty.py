@@ -206,6 +206,11 @@ def with_weights() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
 
 
+def frozen() -> nn.Sequential:
+    """The same, and nothing in it trains."""
+    return with_weights().requires_grad_(False)
+
+
 def batch_normed() -> nn.Sequential:
     """A BatchNorm takes the bias before it away: that bias's gradient is zero but for rounding."""
     return nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Flatten(0, 1), nn.Linear(16, 16), nn.BatchNorm1d(16), Rows())

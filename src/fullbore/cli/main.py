@@ -23,6 +23,7 @@ import click
 from fullbore.errors import ConfigError, FullboreError
 from fullbore.nearest import nearest
 from fullbore.plain_text import is_plain
+from fullbore.standard_streams import outlive_readers
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -102,6 +103,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and end the process with its exit code."""
+    outlive_readers()
     interrupts = _Interrupts()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
@@ -148,9 +150,6 @@ def _run(arguments: list[str] | None) -> int:
     try:
         code: Any = _commanded(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:
-        _forget_stdout()
-        return 0
     except FullboreError as error:
         click.echo(f"fullbore: {error}", err=True)
         return 2
@@ -167,7 +166,7 @@ def _run(arguments: list[str] | None) -> int:
         return 143
     except OSError as error:
         click.echo(f"fullbore: the system refused: {error}", err=True)
-        _forget_stdout()
+        _discard_stdout()
         return 2
     return code if isinstance(code, int) else 0
 
@@ -185,7 +184,8 @@ def _commanded(arguments: list[str] | None) -> Any:
         return cli.invoke(context)
 
 
-def _forget_stdout() -> None:
-    """The reader has gone (`fullbore ... | head`): nothing more is written, and the exit is quiet."""
+def _discard_stdout() -> None:
+    """Where the disk is full, what is left must not be tried again at the interpreter's end: that takes the exit code
+    away."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

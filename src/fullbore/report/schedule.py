@@ -14,6 +14,7 @@ from typing import Any
 
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
+from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.simulate.bound import load_bound
@@ -49,7 +50,7 @@ class ScheduleReport:
 
     @property
     def title(self) -> str:
-        chunks = f", {self.num_chunks} stages per rank" if self.num_chunks > 1 else ""
+        chunks = f", {self.num_chunks} stages per rank{_way(self.schedule.placement)}" if self.num_chunks > 1 else ""
         sizes = f"{_count(self.schedule.num_ranks, 'rank')}, {_count(self.schedule.num_microbatches, 'microbatch')}"
         return f"{self.schedule.name}: {sizes}{chunks}"
 
@@ -148,6 +149,14 @@ def above_cap(shares: Sequence[Fraction], memory_cap: Fraction | None) -> str | 
     if memory_cap is None or max(shares) <= memory_cap:
         return None
     return f"keeps {float(max(shares)):g} microbatch-shares on a rank, above the memory cap of {float(memory_cap):g}"
+
+
+def _way(placement: Placement) -> str:
+    """How the stages lie, which whoever runs the schedule elsewhere must know. On one rank they lie in no way."""
+    ranks, chunks = placement.num_ranks, placement.num_stages // placement.num_ranks
+    if ranks > 1 and placement == Placement.loop(ranks, num_chunks=chunks):
+        return " in a loop"
+    return " in a V" if ranks > 1 and placement == Placement.snake(ranks, num_chunks=2) else ""
 
 
 def _peaks(shares: Sequence[Fraction]) -> str:

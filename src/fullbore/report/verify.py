@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fullbore.verify.report import TensorError, VerifyReport
+from fullbore.verify.report import NOTHING_COMPARED, TensorError, VerifyReport
 
 __all__ = ["render_verify", "verify_document"]
 
@@ -75,7 +75,11 @@ def render_verify(report: VerifyReport) -> str:
     lines.append("")
     if report.parity:
         lines.append(f"parity in {report.dtype}")
-    else:
-        lines.append(f"NO parity in {report.dtype}: {len(report.failures)} too far from the reference; the worst:")
-        lines += [f"  {failure}" for failure in report.failures[:5]]
+        return "\n".join(lines) + "\n"
+    if not report.gradients:
+        lines.append(f"NO parity in {report.dtype}: {NOTHING_COMPARED}")
+    far = [failure for failure in report.failures if failure != NOTHING_COMPARED]
+    if far:
+        lines.append(f"NO parity in {report.dtype}: {len(far)} too far from the reference; the worst:")
+        lines += [f"  {failure}" for failure in far[:5]]
     return "\n".join(lines) + "\n"

@@ -13,6 +13,6 @@ __all__ = ["notice"]
 
 
 def notice(text: str) -> None:
-    """Written at once, even where stderr is a pipe."""
+    """Written at once, even where stderr is a pipe. It fails no command (`fullbore.standard_streams`)."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -22,6 +22,7 @@ from fullbore.costs.layer import LayerCost
 from fullbore.data.batches import Samples
 from fullbore.data.corpus import Corpus, open_corpus
 from fullbore.data.rows import Rows
+from fullbore.errors import ModelError
 from fullbore.ir.recipe import Layout
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import load_model
@@ -155,10 +156,15 @@ def measure(
 
 
 def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrument | None = None) -> Pipeline:
-    """Materialise this rank's stages and connect them."""
+    """Materialise this rank's stages and connect them.
+
+    Raises:
+        ModelError: on every rank, where no weight of any rank trains. (`Pipeline` takes such a model: it can be
+            evaluated.)
+    """
     recipe = session.resolved.recipe
     session.place.tell("building its stage")
-    return Pipeline(
+    pipeline = Pipeline(
         session.model,
         num_microbatches=recipe.microbatches,
         schedule=session.resolved.schedule,
@@ -173,6 +179,15 @@ def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrumen
         board=session.place.board,
         mesh=session.place.mesh,
     )
+    trains_here = any(weight.requires_grad for weight in pipeline.weights().values())
+    if not session.place.mesh.max([float(trains_here)])[0]:
+        pipeline.release()
+        raise ModelError(
+            "nothing in this model trains: none of its weights has requires_grad, so there is no gradient to train "
+            "with or to compare; set requires_grad on what should train, or evaluate the model in Python with "
+            "Pipeline.evaluate"
+        )
+    return pipeline
 
 
 def microbatches(order: Samples, consumed: int, *, count: int, num_microbatches: int) -> list[dict[str, torch.Tensor]]:

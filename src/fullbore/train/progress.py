@@ -1,6 +1,7 @@
 """What a person sees while training: a bar on a terminal, plain lines elsewhere (a batch system's log).
 
-Both are Loggers and write to stderr; stdout belongs to the result.
+Both are Loggers and write to stderr, where no reader is needed (`fullbore.standard_streams`); stdout belongs to the
+result.
 """
 
 from __future__ import annotations

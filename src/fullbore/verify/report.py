@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NotComparable", "TensorError", "Undivided", "VerifyReport"]
+__all__ = ["NOTHING_COMPARED", "NotComparable", "TensorError", "Undivided", "VerifyReport"]
+
+NOTHING_COMPARED = "no gradient was compared, and equal losses alone prove nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,9 @@ class VerifyReport:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence for each thing that is too far from the reference, worst first."""
+        """Why there is no parity: that no gradient was compared, then one sentence for each thing that is too far from
+        the reference, worst first."""
         found: list[tuple[float, str]] = []
-        if not self.gradients:
-            found.append((float("inf"), "no gradient was compared, and equal losses alone prove nothing"))
         if not self.loss_relative_error <= self.tolerance:
             found.append((self.loss_relative_error, f"loss: {self.loss_relative_error:.2e}"))
         for what, errors, bound in (
@@ -102,7 +103,8 @@ class VerifyReport:
             ("buffer", self.buffers, self.tolerance),
         ):
             found += [(error, f"{name}: {error:.2e}") for name, error in _named(what, errors) if not error <= bound]
-        return tuple(text for _, text in sorted(found, key=lambda entry: -entry[0]))
+        unproven = () if self.gradients else (NOTHING_COMPARED,)
+        return (*unproven, *(text for _, text in sorted(found, key=lambda entry: -entry[0])))
 
 
 def _named(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:

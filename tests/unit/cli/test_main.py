@@ -125,7 +125,7 @@ def test_bad_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]
         (RankFailed("rank 1 failed", rank=1, action="1F0"), 2, "fullbore: rank 1 failed\n"),
         (KeyboardInterrupt(), 130, "fullbore: interrupted\n"),
         (click.Abort(), 130, "fullbore: interrupted\n"),
-        (BrokenPipeError(), 0, ""),
+        (BrokenPipeError(32, "Broken pipe"), 2, "fullbore: the system refused: [Errno 32] Broken pipe\n"),
     ],
 )
 def test_failures_end_with_one_message_and_their_code(
@@ -135,7 +135,7 @@ def test_failures_end_with_one_message_and_their_code(
         raise raised
 
     monkeypatch.setattr(cli, "invoke", fail)
-    monkeypatch.setattr("fullbore.cli.main._forget_stdout", lambda: None)
+    monkeypatch.setattr("fullbore.cli.main._discard_stdout", lambda: None)
     assert run(capsys, "schedule") == (code, "", message)
 
 

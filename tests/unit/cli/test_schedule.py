@@ -53,6 +53,26 @@ def test_the_json_has_the_promised_keys(name: str, capsys: pytest.CaptureFixture
     assert found["orders"][3][:2] == (["3F0", "3B0"] if name == "1f1b" else found["orders"][3][:2])
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "title"),
+    [
+        ("gpipe", "-p 2 -m 2", "2 ranks, 2 microbatches"),
+        ("looped-bfs", "-p 2 -m 2 -v 3", "2 ranks, 2 microbatches, 3 stages per rank in a loop"),
+        ("v-half", "-p 2 -m 2", "2 ranks, 2 microbatches, 2 stages per rank in a V"),
+        ("hanayo", "-p 2 -m 2 --option waves=2", "2 ranks, 2 microbatches, 4 stages per rank"),
+        ("chimera", "-p 2 -m 2", "2 ranks, 2 microbatches, 2 stages per rank"),
+        ("v-half", "-p 1 -m 2", "1 rank, 2 microbatches, 2 stages per rank"),
+        ("auto", "-p 2 -m 4 -v 2 --option snake=0", "2 ranks, 4 microbatches, 2 stages per rank in a loop"),
+        ("auto", "-p 2 -m 4 -v 2 --option snake=1", "2 ranks, 4 microbatches, 2 stages per rank in a V"),
+    ],
+)
+def test_the_title_says_how_several_stages_a_rank_lie(
+    name: str, sizes: str, title: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "schedule", "show", name, *sizes.split())
+    assert (code, out.splitlines()[0]) == (0, f"{name}: {title}")
+
+
 def test_chunks_and_options_reach_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, "interleaved-1f1b", "-p", "4", "-m", "8", "-v", "4")
     assert (found["makespan"], found["stages"], found["peak_activations"][0]) == (26.25, 16, 4.75)

@@ -63,6 +63,9 @@ def test_accumulation_that_does_not_divide() -> None:
 
 
 def test_no_batch_is_too_large_for_an_answer() -> None:
-    """The nearest sizes that divide are advice, and are not looked for among 10^17."""
-    config = RunConfig(batch=BatchConfig(global_batch=10**17), pipeline=PipelineConfig(microbatches=2))
-    assert batch_sizes(config).microbatch_size == 10**17 // 2
+    """The nearest sizes that divide are advice, and are not looked for among as many as this. (Whoever does look cannot
+    even take the root of it.)"""
+    total = 3 * 10**400
+    assert sizes(total=total, m=2).microbatch_size == total // 2
+    with pytest.raises(ConfigError, match=r"use batch\.global_batch=29+5 or 30+2$"):
+        sizes(total=total, m=7)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from fullbore.report.verify import render_verify
 from fullbore.verify.report import TensorError, VerifyReport
 
 SAME = (TensorError("w1", 0.0), TensorError("w2", 1e-12))
@@ -35,6 +36,17 @@ def test_equal_losses_with_nothing_else_compared_are_no_parity() -> None:
     wrong = replace(REPORT, gradients=(TensorError("w1", 3.0), TensorError("w2", 3.0)))
     assert wrong.failures == ("gradient w1: 3.00e+00", "gradient w2: 3.00e+00")
     assert wrong.loss_relative_error == 0.0
+
+
+def test_what_was_not_compared_is_not_counted_as_too_far() -> None:
+    nothing = replace(REPORT, parity=False, gradients=(), parameters=())
+    unproven = "NO parity in float64: no gradient was compared, and equal losses alone prove nothing"
+    assert render_verify(nothing).splitlines()[-1] == unproven
+    assert render_verify(replace(nothing, loss_errors=(0.5, 0.0))).splitlines()[-3:] == [
+        unproven,
+        "NO parity in float64: 1 too far from the reference; the worst:",
+        "  loss: 5.00e-01",
+    ]
 
 
 @pytest.mark.parametrize("what", ["initial_weights", "gradients", "parameters", "buffers"])

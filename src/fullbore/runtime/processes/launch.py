@@ -36,6 +36,7 @@ from fullbore.runtime.processes.child import Child
 from fullbore.runtime.processes.evidence import keep_stack, oom_kills
 from fullbore.runtime.processes.failure import failure_of, picklable
 from fullbore.runtime.processes.verdict import is_symptom, verdict
+from fullbore.standard_streams import outlive_readers
 
 __all__ = ["Worker", "launch", "load_target"]
 
@@ -139,6 +140,7 @@ def _work(worker: Worker, target: str, arguments: tuple[Any, ...]) -> None:
     _end_with_parent(worker.board.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # stdout is the command's answer; what user code prints here goes to stderr
+    outlive_readers(stdout=OSError)
     os.environ.update(
         RANK=str(worker.rank), WORLD_SIZE=str(worker.num_ranks), LOCAL_RANK=str(worker.rank), MASTER_ADDR="127.0.0.1"
     )
