@@ -24,6 +24,7 @@ from fullbore.cli.schedule_options import (
     cost_options,
     memory_model_option,
     parse_options,
+    require_no_sizes,
     solve_if_asked,
     solver_option,
 )
@@ -32,9 +33,11 @@ from fullbore.costs.streams import stages_over
 from fullbore.costs.unit import parse_unit_costs
 from fullbore.errors import ConfigError
 from fullbore.ir.placement import Placement
-from fullbore.plan.made import Timing, make_for
+from fullbore.ir.recipe import Recipe
+from fullbore.plan.made import Timing, make_for, read_for
 from fullbore.plan.recipe_file import RecipeFile, read_recipe
 from fullbore.plan.recompute import ahead_in_stages
+from fullbore.plan.schedule import is_file
 from fullbore.report.schedule import ScheduleReport, above_cap, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
@@ -80,7 +83,7 @@ def list_command(as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", metavar="NAME|FILE")
 @click.option("-p", "ranks", type=int, metavar="RANKS", help="Number of ranks.")
 @click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
@@ -111,7 +114,7 @@ def show_command(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw schedule NAME and tell its makespan, bubble and memory.
+    """Draw schedule NAME, or the one in FILE, and tell its makespan, bubble and memory.
 
     \b
     Examples:
@@ -119,28 +122,41 @@ def show_command(
       fullbore schedule show interleaved-1f1b -p 4 -m 6 -v 3 --option group_size=6
       fullbore schedule show gpipe -p 2 -m 4 --cost 1:2,1,1 --comm 0.5 --json
       fullbore schedule show auto -p 4 -m 8 --cost 10,11,8 --comm 0.5 --memory-cap 4
+      fullbore schedule show order.csv --cost 10,11,8
     """
     cap = require_cap(memory_cap)
     require_outputs(
         Output(option="--csv", path=csv_file, kind=SCHEDULE),
         Output(option="--svg", path=svg, kind=PICTURE),
-        inputs={"--recipe": recipe},
+        inputs={"NAME": Path(name) if is_file(name) else None, "--recipe": recipe},
     )
-    entry = get(name)
     held = None if recipe is None else read_recipe(recipe)
     if cap is None and held is not None and held.recipe.memory_cap is not None and name == held.recipe.schedule:
         cap = Fraction(held.recipe.memory_cap)
-    made = make_for(
-        entry,
-        _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options)),
-        timing=lambda sizes, placement: _timing(placement, sizes, held, cost=cost, comm=comm),
-        memory_cap=cap,
-        input_backward_frees=Fraction(str(frees)),
-    )
-    solved = solve_if_asked(entry, made, optimal)
-    made = made if solved is None else solved.made
+
+    def timing_of(sizes: Sizes, placement: Placement) -> Timing:
+        if held is not None:
+            _require_fit(name, sizes, held.recipe)
+        return _timing(placement, sizes, held, cost=cost, comm=comm)
+
+    solved = None
+    if is_file(name):
+        given = {"-p": ranks, "-m": microbatches, "-v": chunks, "--option": options or None, "--optimal": optimal}
+        require_no_sizes(name, given)
+        made = read_for(Path(name), timing=timing_of, memory_cap=cap, input_backward_frees=Fraction(str(frees)))
+    else:
+        entry = get(name)
+        made = make_for(
+            entry,
+            _sizes(entry, held, ranks=ranks, microbatches=microbatches, chunks=chunks, options=parse_options(options)),
+            timing=timing_of,
+            memory_cap=cap,
+            input_backward_frees=Fraction(str(frees)),
+        )
+        solved = solve_if_asked(entry, made, optimal)
+        made = made if solved is None else solved.made
     schedule, timing = made.schedule, made.timing
-    if held is not None and held.recipe.recompute_ahead:
+    if held is not None and held.recipe.recompute_ahead and not schedule.recomputes:
         schedule = ahead_in_stages(schedule, costs=timing.stages)
     report = schedule_report(
         schedule,
@@ -199,6 +215,17 @@ def _sizes(
     if ranks is None or microbatches is None:
         raise ConfigError(f"{entry.name} needs -p RANKS and -m MICROBATCHES, or --recipe FILE; for example -p 4 -m 8")
     return variants(entry, ranks, num_microbatches=microbatches, num_chunks=chunks, options=options)
+
+
+def _require_fit(name: str, sizes: Sizes, recipe: Recipe) -> None:
+    """Raises ConfigError where a file is for other sizes than the recipe. (A schedule by name is made for them.)"""
+    for what, its, wanted in (
+        ("ranks", sizes.num_ranks, recipe.layout.pipeline),
+        ("stages a rank", sizes.num_chunks, recipe.layout.chunks),
+        ("microbatches", sizes.num_microbatches, recipe.microbatches),
+    ):
+        if its != wanted:
+            raise ConfigError(f"{name} has {its} {what}, and the recipe {wanted}; leave out --recipe, or give its own")
 
 
 def _agreed(option: str, given: int | None, held: int) -> int:

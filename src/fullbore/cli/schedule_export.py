@@ -11,7 +11,7 @@ import click
 
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
 from fullbore.cli.output_file import SCHEDULE, STDOUT, Output, require_outputs
-from fullbore.cli.schedule_options import cost_options, parse_options, solve_if_asked, solver_option
+from fullbore.cli.schedule_options import cost_options, parse_options, require_no_sizes, solve_if_asked, solver_option
 from fullbore.errors import ConfigError
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.explicit import ExplicitSchedule
@@ -134,21 +134,14 @@ class _Given:
     memory_cap: Fraction | None
     optimal: float | None
 
-    @property
-    def anything(self) -> bool:
-        held = (self.ranks, self.microbatches, self.chunks, self.cost, self.comm, self.memory_cap, self.optimal)
-        return bool(self.options) or any(value is not None for value in held)
-
 
 def _source(source: str, given: _Given) -> Schedule | ExplicitSchedule:
     """A registered schedule, or a file; the names of schedules come first."""
     path = Path(source)
     if is_file(source) or (source not in CATALOGUE and path.exists()):
-        if given.anything:
-            raise ConfigError(
-                f"{source} is a file and has its sizes; leave out -p, -m, -v, --option, --cost, --comm, --memory-cap "
-                "and --optimal"
-            )
+        options = {"-p": given.ranks, "-m": given.microbatches, "-v": given.chunks, "--option": given.options or None}
+        costs = {"--cost": given.cost, "--comm": given.comm}
+        require_no_sizes(source, {**options, **costs, "--memory-cap": given.memory_cap, "--optimal": given.optimal})
         return read_schedule_file(path)
     entry = get(source)
     if given.ranks is None or given.microbatches is None:

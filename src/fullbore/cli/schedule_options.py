@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -13,7 +13,14 @@ from fullbore.errors import ConfigError
 from fullbore.plan.made import Made, Solved, solved
 from fullbore.schedules.entry import ScheduleEntry
 
-__all__ = ["cost_options", "memory_model_option", "parse_options", "solve_if_asked", "solver_option"]
+__all__ = [
+    "cost_options",
+    "memory_model_option",
+    "parse_options",
+    "require_no_sizes",
+    "solve_if_asked",
+    "solver_option",
+]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -77,6 +84,13 @@ def solver_option(command: _Command) -> _Command:
         metavar="SECONDS",
         help="With auto: let a solver improve it, or prove it the best, for at most so long (fullbore[optimal]).",
     )(command)
+
+
+def require_no_sizes(name: str, given: Mapping[str, object]) -> None:
+    """Raises `ConfigError` where any of these options, None where it is not given, stands beside a schedule's file."""
+    found = [option for option, value in given.items() if value is not None]
+    if found:
+        raise ConfigError(f"{name} is a file and has its sizes and its order; leave out {', '.join(found)}")
 
 
 def solve_if_asked(entry: ScheduleEntry, made: Made, seconds: float | None) -> Solved | None:

@@ -12,7 +12,14 @@ from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.torch_csv import parse_torch_csv
 
-__all__ = ["ScheduleFile", "open_schedule_file", "parse_schedule_file", "read_schedule_file", "write_schedule_file"]
+__all__ = [
+    "ScheduleFile",
+    "open_schedule_file",
+    "parse_schedule_file",
+    "read_computed",
+    "read_schedule_file",
+    "write_schedule_file",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,12 @@ class ScheduleFile:
 def read_schedule_file(path: Path) -> Schedule | ExplicitSchedule:
     """The schedule of a file, in whatever form. Its rules are not checked. Raises as `open_schedule_file` does."""
     return open_schedule_file(path).schedule
+
+
+def read_computed(path: Path) -> Schedule:
+    """The computing part of a file's schedule; where messages go, lowering decides. Raises as `open_schedule_file`."""
+    found = read_schedule_file(path)
+    return found.compute_part() if isinstance(found, ExplicitSchedule) else found
 
 
 def write_schedule_file(path: Path, schedule: Schedule) -> None:

@@ -7,9 +7,11 @@ in more than one way), the fastest is the answer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
@@ -17,6 +19,8 @@ from fullbore.costs.unit import parse_unit_costs
 from fullbore.errors import CostsError, ScheduleError
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Schedule
+from fullbore.ir.schedule_file import read_computed
+from fullbore.ir.validate import validate
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
@@ -25,7 +29,7 @@ from fullbore.synthesis.instance import Instance
 from fullbore.synthesis.optimal import solve
 from fullbore.timeline.scale import TimeScale
 
-__all__ = ["Made", "Solved", "Timing", "make_for", "solved", "unit_timing"]
+__all__ = ["Made", "Solved", "Timing", "make_for", "read_for", "solved", "unit_timing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,38 @@ def make_for(
         input_backward_frees=input_backward_frees,
     )
     return Made(entry.make(tried[0], costs), times, memory_cap, input_backward_frees)
+
+
+def read_for(
+    path: Path,
+    *,
+    timing: Callable[[Sizes, Placement], Timing],
+    memory_cap: Fraction | None = None,
+    input_backward_frees: Fraction = Fraction(0),
+) -> Made:
+    """What a schedule file holds, with costs for its placement. It is as it is, whatever the costs.
+
+    Raises:
+        CostsError: the costs do not fit.
+        InvalidSchedule: it breaks a rule of schedules.
+        ScheduleError: it cannot be read, or has no costs by rank: ranks hold different numbers of stages.
+    """
+    schedule = read_computed(path)
+    validate(schedule)
+    held = Counter(schedule.placement.ranks)
+    if len(set(held.values())) > 1:
+        counts = ", ".join(str(held[rank]) for rank in sorted(held))
+        raise ScheduleError(
+            f"{path} has {counts} stages on its ranks, and costs are those of a rank's share of the model, which "
+            "equally many stages make up; `fullbore schedule check` takes it as it is"
+        )
+    sizes = Sizes(
+        num_ranks=schedule.num_ranks,
+        num_microbatches=schedule.num_microbatches,
+        num_chunks=schedule.num_stages // schedule.num_ranks,
+        options={"slices": schedule.num_slices},
+    )
+    return Made(schedule, timing(sizes, schedule.placement), memory_cap, input_backward_frees)
 
 
 def _best_placed(

@@ -21,12 +21,11 @@ from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import ConfigError, ScheduleError
 from fullbore.ir.action import Kind
-from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Layout
 from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
-from fullbore.ir.schedule_file import read_schedule_file
+from fullbore.ir.schedule_file import read_computed
 from fullbore.ir.validate import validate
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.simulate.memory import peak_shares
@@ -163,12 +162,11 @@ def _cap(config: RunConfig) -> Fraction | None:
 
 
 def _read(path: Path, config: RunConfig) -> Schedule:
-    """The computing part of a schedule file; where messages go, lowering decides."""
+    """What a schedule file says, if it is for this run."""
     pipeline = config.pipeline
     if pipeline.options:
         raise ScheduleError(f"{path} is a file and takes no options (given {pipeline.options}); leave them out")
-    found = read_schedule_file(path)
-    schedule = found.compute_part() if isinstance(found, ExplicitSchedule) else found
+    schedule = read_computed(path)
     validate(schedule)
     require_runnable(schedule)
     again = sum(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)

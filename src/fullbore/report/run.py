@@ -11,10 +11,9 @@ from fullbore.costs.links import Link
 from fullbore.costs.streams import links_over, sizes_over
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, InputError, TraceError
-from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
-from fullbore.ir.schedule_file import read_schedule_file
+from fullbore.ir.schedule_file import read_computed
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.report.summary import render_summary
 from fullbore.said import first_line
@@ -79,8 +78,7 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
     plan = read_recipe(run_dir / "plan.json")
     if plan.stage_costs is None:
         return None
-    recipe, ran = plan.recipe, read_schedule_file(run_dir / "schedule.txt")
-    schedule = ran.compute_part() if isinstance(ran, ExplicitSchedule) else ran
+    recipe, schedule = plan.recipe, read_computed(run_dir / "schedule.txt")
     links, sizes = _links(run_dir / "profile.json", recipe, placement=schedule.placement)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=schedule.num_microbatches)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from fullbore import bounded_file
+from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule_file import read_schedule_file
 from fullbore.ir.torch_lower import with_transfers
+from fullbore.plan.recipe_file import write_recipe
 from fullbore.schedules.one_forward_one_backward import one_forward_one_backward
 from fullbore.synthesis.catalogue import CATALOGUE
 from tests.golden.regenerate_cli import INPUTS
@@ -165,6 +167,57 @@ def test_show_writes_a_csv_beside_its_answer(tmp_path: Path, capsys: pytest.Capt
     code, out, _ = run(capsys, "schedule", "show", "gpipe", "-p", "2", "-m", "2", "--csv", str(path), "--json")
     assert (code, set(json.loads(out))) == (0, KEYS)
     assert path.read_bytes() == b"0F0,0F1,0B0,0B1\r\n1F0,1F1,1B0,1B1\r\n"
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_file_is_shown_as_the_schedule_that_it_holds(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, sizes, costs = (
+        str(tmp_path / "order.txt"),
+        ("-p", "4", "-m", "8"),
+        ("--cost", "1:2:1:3,1,1.5", "--comm", ".5"),
+    )
+    assert run(capsys, "schedule", "export", name, *sizes, *costs, "--text", path)[0] == 0
+    by_name = run(capsys, "schedule", "show", name, *sizes, *costs)
+    assert run(capsys, "schedule", "show", path, *costs) == by_name
+    assert by_name[0] == 0
+
+
+def test_an_imported_csv_is_drawn_and_keeps_to_a_cap(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(INPUTS / "torch-zbv.csv")
+    code, out, err = run(capsys, "schedule", "show", path, "--memory-cap", "1")
+    assert code == 1
+    assert out.startswith("torch-zbv: 2 ranks, 4 microbatches, 2 stages per rank in a V")
+    assert err.endswith("keeps 2 microbatch-shares on a rank, above the memory cap of 1\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments", "message"),
+    [
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["-p", "2", "--option", "a=1"], "and its order; leave out -p, --option"),
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["--recipe", "recipe.json"], "has 1 microbatches, and the recipe 3; leave out"),
+        (("0 0 1", "0F0 1F0 1B0 0B0", "2F0 2B0"), [], "has 2, 1 stages on its ranks, and costs are those of a rank's"),
+        (("0 1", "0B0 0F0", "1F0 1B0"), [], "0B0"),
+    ],
+)
+def test_a_file_that_cannot_be_shown(
+    lines: tuple[str, str, str],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_recipe(Path("recipe.json"), Recipe(Layout(2), 1, 3, (1, 1), "1f1b"))
+    placement, first, second = lines
+    Path("order.txt").write_text(
+        f"fullbore schedule 1\nname odd\nplacement {placement}\nmicrobatches 1\nrank 0: {first}\nrank 1: {second}\n"
+    )
+    code, out, err = run(capsys, "schedule", "show", "order.txt", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fullbore.ir.action import Kind
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.schedule import Schedule
-from fullbore.ir.schedule_file import read_schedule_file
+from fullbore.ir.schedule_file import read_computed
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.check import check_before_start
@@ -117,9 +117,9 @@ def test_a_file_is_read_once_to_resolve_a_run(tmp_path: Path, monkeypatch: pytes
 
     def counted(path: Path) -> Schedule | ExplicitSchedule:
         reads.append(path)
-        return read_schedule_file(path)
+        return read_computed(path)
 
-    monkeypatch.setattr("fullbore.plan.schedule.read_schedule_file", counted)
+    monkeypatch.setattr("fullbore.plan.schedule.read_computed", counted)
     resolve(asked, costs=COSTS, layer_names=NAMES)
     assert reads == [path]
     known = asked_schedule(asked)
