@@ -30,7 +30,7 @@ def convert(value: Any, *, kind: Any, name: str, where: str, error: type[InputEr
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
-        unquoted = kind in (str, str | None) and not isinstance(value, str | list | dict)
+        unquoted = kind in (str, str | None) and not isinstance(value, str | list | dict) and len(repr(value)) <= 200
         quote = f'; write it in quotes: "{value}"' if unquoted else ""
         raise error(f"{where}: {name} must be {_describe(kind)} (given {value!r:.200}){quote}") from None
     for text in _texts(found):

@@ -30,7 +30,7 @@ from fullbore.ir.validate import validate
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
-from fullbore.synthesis.catalogue import CATALOGUE, get, get_runnable
+from fullbore.synthesis.catalogue import CATALOGUE, get, require_can_run
 
 __all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file"]
 
@@ -96,7 +96,7 @@ def asked_schedule(config: RunConfig) -> AskedSchedule:
         ScheduleError: there is no such schedule, or not for these sizes.
     """
     if config.pipeline.schedule in CATALOGUE:
-        get_runnable(config.pipeline.schedule)
+        require_can_run(CATALOGUE[config.pipeline.schedule])
     return drawn_schedule(config)
 
 

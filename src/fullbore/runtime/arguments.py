@@ -21,7 +21,7 @@ from fullbore.runtime.mesh import Mesh
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.synthesis.auto import cap_of_a_run
-from fullbore.synthesis.catalogue import get_runnable
+from fullbore.synthesis.catalogue import get, require_can_run
 
 __all__ = [
     "mesh_of_world",
@@ -74,7 +74,8 @@ def schedule_for(
         ScheduleError: there is no such schedule, or not for these sizes, or it can be drawn and simulated only.
     """
     if isinstance(schedule, str):
-        entry = get_runnable(schedule)
+        entry = get(schedule)
+        require_can_run(entry)
         sizes = entry.sizes(num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, options=options)
         found = entry.make(sizes, ScheduleCosts.of(entry.place(sizes), memory_cap=cap_of_a_run(entry, sizes)))
         require_runnable(found)

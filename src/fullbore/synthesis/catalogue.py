@@ -10,7 +10,7 @@ from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.registry import REGISTRY, named
 from fullbore.synthesis.auto import ENTRY
 
-__all__ = ["CATALOGUE", "get", "get_runnable"]
+__all__ = ["CATALOGUE", "get", "require_can_run"]
 
 CATALOGUE: Mapping[str, ScheduleEntry] = MappingProxyType({**REGISTRY, ENTRY.name: ENTRY})
 """In the order of the command line's list."""
@@ -21,10 +21,8 @@ def get(name: str) -> ScheduleEntry:
     return named(name, CATALOGUE)
 
 
-def get_runnable(name: str) -> ScheduleEntry:
-    """The same, of one that can be run. Raises `ScheduleError`, also for one that is drawn and simulated only."""
-    entry = get(name)
+def require_can_run(entry: ScheduleEntry) -> None:
+    """Raises `ScheduleError` for one that is drawn and simulated only, with those that run."""
     if not entry.runnable:
         known = ", ".join(name for name, one in CATALOGUE.items() if one.runnable)
         raise ScheduleError(f"{entry.name} is drawn and simulated, and cannot be run; use one of: {known}")
-    return entry

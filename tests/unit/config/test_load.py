@@ -169,6 +169,29 @@ def test_reading_a_run_file_does_not_import_torch() -> None:
     assert done.stdout == "False\n"
 
 
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"train.steps={LONG}"],
+        [f"data.source={'9' * 4000}"],
+        [f"train.{LONG}=3"],
+        [f"{LONG}.steps=3"],
+        [LONG],
+        [f"train.steps=[{LONG}"],
+        [f"model.config.x={LONG}", "model.config.x.y=3"],
+        [f"model.config.{LONG}=1", f"model.config.{LONG}.y=3"],
+    ],
+)
+def test_what_is_refused_is_not_repeated_at_any_length(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_run(overrides=overrides)
+    assert "9" * 150 in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
 @pytest.mark.parametrize("text", ["[train]\nsteps = " + "9" * 5000, "[train]\nsteps = " + "[" * 5000])
 def test_what_the_parser_of_toml_stumbles_over_is_refused_by_the_name_of_the_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(text)
