@@ -128,8 +128,10 @@ def test_what_one_rank_alone_has_frozen_is_named_and_nobody_waits(seen: dict[str
 
 
 def test_what_fails_on_one_rank_alone_is_heard_by_the_others(seen: dict[str, list[Any]]) -> None:
-    """A refusal in building; in reading a batch, whatever it raises. Nobody waits for it."""
-    (built, read, loss), (built_there, read_there, loss_there) = seen["one_rank_fails"]
+    """A refusal of its arguments; in building; in reading a batch, whatever it raises. Nobody waits for it."""
+    (cut, built, read, loss), (cut_there, built_there, read_there, loss_there) = seen["one_rank_fails"]
+    assert cut_there.startswith("ConfigError: layers_per_stage needs 2 counts")
+    assert cut == cut_there.replace("ConfigError: ", "ConfigError: rank 1 cannot begin: ")
     assert "the disk is gone" in built_there
     assert built.startswith("ConfigError: rank 1 cannot begin: ")
     assert "the disk is gone" in built

@@ -332,8 +332,8 @@ class _Unreadable(list[Microbatch]):
 
 
 def one_rank_fails(mesh: Mesh) -> list[str]:
-    """What every rank says when rank 1 alone refuses to build its stage, and when it alone cannot read a batch. Then
-    the loss of a step that all can read."""
+    """What every rank says when rank 1 alone is given a cut that cannot be, refuses to build its stage, and cannot read
+    a batch. Then the loss of a step that all can read."""
 
     def said(call: Callable[[], object]) -> str:
         try:
@@ -346,7 +346,9 @@ def one_rank_fails(mesh: Mesh) -> list[str]:
         layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
     if mesh.rank == 1:
         layers[1].__class__ = _Drawn
-    found = [said(lambda: pipeline_of(nn.Sequential(*layers), mesh, 2, objective=SQUARED_ERROR))]
+    cut: Any = [2, 1] if mesh.rank == 1 else "equal"
+    found = [said(lambda: pipeline_of(ones(), mesh, 2, objective=OUTPUT_SUM, layers_per_stage=cut))]
+    found.append(said(lambda: pipeline_of(nn.Sequential(*layers), mesh, 2, objective=SQUARED_ERROR)))
     pipeline = pipeline_of(llama(), mesh, 2)
     whole = [tokens(1, 5, seed=index) for index in range(2)]
     found.append(said(lambda: pipeline.step(_Unreadable(whole) if mesh.rank == 1 else whole)))
