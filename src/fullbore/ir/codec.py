@@ -31,10 +31,15 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"\S+(?: \S+)*")
 
 
+def _is_name(text: str) -> bool:
+    """A terminal and a picture show it as it is."""
+    return _NAME.fullmatch(text) is not None and text.isprintable()
+
+
 def format_schedule(schedule: Schedule) -> str:
     """The text of a schedule, ending in a newline."""
-    if not _NAME.fullmatch(schedule.name):
-        raise ScheduleError(f"a name is words with single spaces between them, on one line (given {schedule.name!r})")
+    if not _is_name(schedule.name):
+        raise ScheduleError(f"a name is printable words with single spaces between them (given {schedule.name!r:.200})")
     lines = [
         _FIRST_LINE,
         f"name {schedule.name}",
@@ -61,8 +66,8 @@ def parse_schedule(text: str) -> Schedule:
         raise ScheduleError(f"a fullbore schedule ends with a newline (line {len(lines)} does not)")
     lines.pop()
     name = _field(lines, index=1, key="name")
-    if not _NAME.fullmatch(name):
-        raise ScheduleError(f"line 2: a name is words with single spaces between them (given {name!r})")
+    if not _is_name(name):
+        raise ScheduleError(f"line 2: a name is printable words with single spaces between them (given {name!r:.200})")
     ranks = tuple(Rank(_number(word, line=3)) for word in _field(lines, index=2, key="placement").split(" "))
     at = 3
     num_streams = _more_than_one(lines, index=at, key="streams")

@@ -68,7 +68,13 @@ def open_schedule_file(path: Path) -> ScheduleFile:
         raise ScheduleError(f"cannot read the schedule {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ScheduleError(f"the schedule {path} is not text: {error.reason} at byte {error.start}") from error
-    return parse_schedule_file(text, name=" ".join(path.stem.split()) or "schedule", where=str(path))
+    return parse_schedule_file(text, name=_name(path), where=str(path))
+
+
+def _name(path: Path) -> str:
+    """For a form that has none: the file's, as far as it can be printed."""
+    printable = "".join(letter for letter in path.stem if letter.isprintable())
+    return " ".join(printable.split()) or "schedule"
 
 
 def parse_schedule_file(text: str, *, name: str, where: str) -> ScheduleFile:

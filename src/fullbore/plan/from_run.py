@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fullbore.costs.layer import LayerCost, read_costs, read_microbatch_size
@@ -39,6 +39,9 @@ class RunCosts:
     microbatch_size: int
     """Sequences that the costs are for; 1 where the file does not say."""
 
+    own_order: str | None = None
+    """The run's copy of its schedule, where that came from a file: the file may be gone, or say something else now."""
+
 
 def costs_of_file(path: Path) -> RunCosts:
     """The layers of a COSTS.json. Raises `CostsError` as `read_costs` does."""
@@ -57,23 +60,20 @@ def costs_of_run(run_dir: Path) -> RunCosts:
     layers = read_costs(run_dir / "profile.json")
     if not (run_dir / "plan.json").exists():
         return RunCosts(layers, None, None, read_microbatch_size(run_dir / "profile.json"))
-    recipe = _with_its_order(read_recipe(run_dir / "plan.json").recipe, run_dir)
+    recipe = read_recipe(run_dir / "plan.json").recipe
+    copy = run_dir / "schedule.txt"
+    own_order = str(copy) if is_file(recipe.schedule) and copy.exists() else None
     profiled = with_recompute(layers, names=recipe.recompute, ahead=recipe.recompute_ahead)
     if not trace_path(run_dir, rank=0).exists():
-        return RunCosts(profiled, recipe, None, recipe.microbatch_size)
+        return RunCosts(profiled, recipe, None, recipe.microbatch_size, own_order)
     trace = read_trace(run_dir)
     if not trace.steps:
-        return RunCosts(profiled, recipe, None, recipe.microbatch_size)
+        return RunCosts(profiled, recipe, None, recipe.microbatch_size, own_order)
     steps = trace.steps[1:][-_STEPS:] or trace.steps
     measured = stage_times(map(trace.timeline, steps), placement=trace.placement)
     found = rescale(profiled, layers_per_stage=recipe.layers_per_stage, measured=measured)
-    return RunCosts(found, recipe, _source(profiled, found, recipe, num_steps=len(steps)), recipe.microbatch_size)
-
-
-def _with_its_order(recipe: Recipe, run_dir: Path) -> Recipe:
-    """A schedule that came from a file is the run's own copy of it: that file may be gone, or say something else."""
-    copy = run_dir / "schedule.txt"
-    return replace(recipe, schedule=str(copy)) if is_file(recipe.schedule) and copy.exists() else recipe
+    source = _source(profiled, found, recipe, num_steps=len(steps))
+    return RunCosts(found, recipe, source, recipe.microbatch_size, own_order)
 
 
 def _source(profiled: tuple[LayerCost, ...], found: tuple[LayerCost, ...], recipe: Recipe, *, num_steps: int) -> str:

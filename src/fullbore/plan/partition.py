@@ -77,6 +77,11 @@ def planned_partition(
     asked = _schedule_of(config, file_of_run=schedule is None)
     ahead = ran is not None and ran.recompute_ahead
     order = asked.make()
+    if order.num_slices > 1:
+        raise ScheduleError(
+            f"a partition counts whole microbatches, and {asked.name} cuts their sequences into {order.num_slices} "
+            "slices; give another schedule, or draw this one with `fullbore schedule show`"
+        )
     for _ in range(_TRIES):
         cut_for = recompute_ahead(order) if ahead and not order.recomputes else order
         found = best_partition(layers, schedule=cut_for, objective=objective, memory_bytes=memory_bytes)
@@ -142,7 +147,7 @@ def _asked_run(
             stages=num_ranks,
             chunks=ran.layout.chunks if same and num_chunks is None else num_chunks,
             microbatches=ran.microbatches if num_microbatches is None else num_microbatches,
-            schedule=ran.schedule if schedule is None else schedule,
+            schedule=(known.own_order or ran.schedule) if schedule is None else schedule,
             options=dict(ran.schedule_options) if same else {},
             memory_cap=ran.memory_cap if same and num_ranks == ran.layout.pipeline else None,
             recompute=ran.recompute or "none",

@@ -28,6 +28,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import read_computed
 from fullbore.ir.validate import validate
 from fullbore.schedules.costs import ScheduleCosts
+from fullbore.schedules.recompute_ahead import without_recomputations
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get, require_can_run
@@ -177,10 +178,12 @@ def _read(path: Path, config: RunConfig) -> Schedule:
         )
     backwards = sum(action.kind.makes_input_gradient for order in schedule.orders for action in order)
     if again not in (0, backwards):
-        raise ScheduleError(
-            f"{path} has {again} recomputations (R) for {backwards} backwards; to be predicted, a schedule has one "
-            "before each backward, or none"
-        )
+        if not pipeline.recompute_ahead:
+            raise ScheduleError(
+                f"{path} has {again} recomputations (R) for {backwards} backwards; to be predicted, a schedule has one "
+                "before each backward, or none; or set pipeline.recompute_ahead=true, which sets them anew"
+            )
+        schedule = without_recomputations(schedule)
     for key, given, its in (
         ("stages", pipeline.stages, schedule.num_ranks),
         ("chunks", pipeline.chunks, schedule.num_stages // schedule.num_ranks),

@@ -10,10 +10,11 @@ from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
 from fullbore.costs.streams import links_over, sizes_over
 from fullbore.diagnose.slow_stage import SlowStage
-from fullbore.errors import CostsError, InputError, TraceError
+from fullbore.errors import CostsError, InputError, ScheduleError, TraceError
 from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Recipe
 from fullbore.ir.schedule_file import read_computed
+from fullbore.ir.validate import validate
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.report.summary import render_summary
 from fullbore.said import first_line
@@ -49,7 +50,7 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
     predicted, without = None, ""
     try:
         predicted = predicted_timeline(run_dir)
-    except InputError as error:  # an order in a file that is gone, say, or a run file that was edited since
+    except InputError as error:  # an order that is gone, say, or that was edited since
         without = f"\nno prediction: {first_line(error).removesuffix(':')}\n"
     summary = render_summary(
         trace.timeline(step),
@@ -79,6 +80,14 @@ def predicted_timeline(run_dir: Path) -> Timeline | None:
     if plan.stage_costs is None:
         return None
     recipe, schedule = plan.recipe, read_computed(run_dir / "schedule.txt")
+    validate(schedule)
+    of_plan = recipe.layout.pipeline, recipe.layout.pipeline * recipe.layout.chunks, recipe.microbatches
+    of_order = schedule.num_ranks, schedule.num_stages, schedule.num_microbatches
+    if of_plan != of_order:
+        raise ScheduleError(
+            f"{run_dir / 'schedule.txt'} is not what ran: plan.json has {of_plan[0]} ranks, {of_plan[1]} stages and "
+            f"{of_plan[2]} microbatches, and it {of_order[0]}, {of_order[1]} and {of_order[2]}"
+        )
     links, sizes = _links(run_dir / "profile.json", recipe, placement=schedule.placement)
     one_pass = simulate(schedule, costs=plan.stage_costs, links=links, message_bytes=sizes)
     return repeated(one_pass, times=recipe.accumulation, num_microbatches=schedule.num_microbatches)

@@ -54,6 +54,7 @@ class Assembly:
     gradients: GradientStore
     guard: StepGuard
     tied: TiedGradients
+    buffers: BufferWatch
     tap: OutputTap
     transport: TorchTransport
     executor: Executor
@@ -134,6 +135,7 @@ def assembled(
         board=board,
         timeout_s=timeout_s,
     )
+    buffers = BufferWatch(stages.modules, schedule=schedule, mesh=mesh)
     guard = StepGuard(stages.modules, scaler=loss_scaler)
     return Assembly(
         spans=spans,
@@ -145,6 +147,7 @@ def assembled(
         gradients=gradients,
         guard=guard,
         tied=tied,
+        buffers=buffers,
         tap=tap,
         transport=transport,
         executor=executor,
@@ -154,7 +157,7 @@ def assembled(
             gradients=gradients,
             weights=weights,
             tied=tied,
-            buffers=BufferWatch(stages.modules_by_layer, schedule=schedule, mesh=mesh),
+            buffers=buffers,
             guard=guard,
             loss_scaler=loss_scaler,
             tap=tap,

@@ -127,10 +127,10 @@ def _require_values(batch: Mapping[str, object], name: str) -> None:
         kind = "a nested tensor" if tensor.is_nested else "on the meta device" if tensor.is_meta else tensor.layout
         if kind is not torch.strided:
             raise ConfigError(f"a batch holds dense tensors with values ({key!r} of {name} is {kind}); make it one")
-        if tensor.grad_fn is not None:
+        if tensor.requires_grad:
             raise ConfigError(
-                f"a batch is data, and no gradient goes on through it ({key!r} of {name} was computed from what has "
-                "one); detach it, or make what computes it a layer of the model"
+                f"a batch is data, and no gradient goes on through it ({key!r} of {name} requires one); detach it, or "
+                "make what it is computed from a layer of the model"
             )
 
 

@@ -102,11 +102,6 @@ class LocalStages:
         return tuple(stage.module for stage in self._stages.values())
 
     @property
-    def modules_by_layer(self) -> tuple[tuple[str, nn.Module], ...]:
-        """The same, each with the name of its first layer."""
-        return tuple((stage.layers[0], stage.module) for stage in self._stages.values())
-
-    @property
     def whole(self) -> Mapping[str, int]:
         """Classes of modules whose backward the schedule splits and nothing here can, and how many there are."""
         return self._whole

@@ -1,18 +1,14 @@
 """What holding a model twice asks of it beside its weights, which `fullbore.runtime.tied` keeps equal.
 
 Buffers start equal. What a forward writes into one is no gradient that could be added up: running statistics of two
-copies would each see half of the microbatches, and neither what one process sees. So these are refused: those of a
-known class before anything is computed, any other in the first step that leaves a saved buffer changed.
-
-A buffer that is not saved (``persistent=False``) is no state of the model but made from something else, like rotary
-frequencies for a longer sequence. It may be made anew, provided that both copies come to the same.
+copies would each see half of the microbatches, and neither what one process sees; and what is made anew for a longer
+sequence, as the frequencies of dynamic rotary embeddings, stays for the shorter ones after it. So these are refused:
+those of a known class before anything is computed, any other in the first step or evaluation that changes one.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -43,87 +39,46 @@ def require_no_statistics(modules: Iterable[nn.Module], *, schedule: Schedule) -
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffer:
-    stage: int
-    """Which of this rank's."""
-
-    key: str
-    """The same in every copy of a stage, and nowhere else."""
-
-    said: str
-    saved: bool
-    value: Tensor
-
-
 class BufferWatch:
-    """Over one step, what its forwards do to the buffers of a model that is held twice. Of a model that is held once
-    nothing is asked."""
+    """What the forwards of a step or an evaluation do to the buffers of a model that is held twice. Of one that is held
+    once nothing is asked."""
 
-    def __init__(self, stages: Iterable[tuple[str, nn.Module]], *, schedule: Schedule, mesh: Mesh) -> None:
-        """``stages``: this rank's, each with the name of its first layer."""
+    def __init__(self, stages: Iterable[nn.Module], *, schedule: Schedule, mesh: Mesh) -> None:
         self._stages = () if schedule.placement.num_streams == 1 else tuple(stages)
         self._name = schedule.name
         self._mesh = mesh
-        self._before: dict[tuple[int, str], Tensor] = {}
+        self._before: Mapping[tuple[int, str], Tensor] = {}
 
     def begin(self) -> None:
-        """A step is about to run."""
-        self._before = {(one.stage, one.key): one.value.detach().clone() for one in self._buffers()}
+        """A step or an evaluation is about to run."""
+        self._before = {place: held.detach().clone() for place, (_, held) in self._buffers().items()}
 
     def require_kept(self) -> None:
-        """After the step. Every rank calls this.
+        """After it. Every rank calls this.
 
         Raises:
-            ModelError: on every rank, if a saved buffer of any has changed, or copies of another one differ.
+            ModelError: on every rank, if a buffer of any has changed.
         """
         if not self._stages:
             return
-        now = list(self._buffers())
-        changed = [one for one in now if _differ(self._before.get((one.stage, one.key)), one.value)]
+        here = {said for place, (said, held) in self._buffers().items() if _differ(self._before.get(place), held)}
         self._before = {}
-        by_rank: Sequence[Sequence[_Changed]] = self._mesh.gather(
-            [_Changed(one.key, one.said, one.saved) for one in changed]
-        )
-        everywhere = {one.key: one for changes in by_rank for one in changes}
-        self._refuse(
-            {one.said for one in everywhere.values() if one.saved},
-            "a forward writes into",
-            "each copy sees its own half of the microbatches, so these buffers are wrong now",
-        )
-        if not everywhere:
-            return
-        mine = [(one.key, zlib.crc32(_bits(one.value).cpu().numpy().data)) for one in now if one.key in everywhere]
-        copies: dict[str, set[int]] = {}
-        for key, digest in (pair for pairs in self._mesh.gather(mine) for pair in pairs):
-            copies.setdefault(key, set()).add(digest)
-        self._refuse(
-            {everywhere[key].said for key, digests in copies.items() if len(digests) > 1},
-            "the two copies came to different values of",
-            "they are made from what a copy has seen so far, and each sees its own half of the microbatches",
-        )
-
-    def _refuse(self, said: Collection[str], what: str, why: str) -> None:
-        found = sorted(said)
+        found = sorted({said for names in self._mesh.gather(here) for said in names})
         if found:
             raise ModelError(
-                f"{self._name} holds the model twice, and {what} {', '.join(found[:3])}"
-                f"{' and more' if len(found) > 3 else ''}: {why}; use a schedule with one stream"
+                f"{self._name} holds the model twice, and a forward changes {', '.join(found[:3])}"
+                f"{' and more' if len(found) > 3 else ''}: each copy sees its own half of the microbatches, and what "
+                "it keeps of them is not what one process keeps; use a schedule with one stream"
             )
 
-    def _buffers(self) -> Iterator[_Buffer]:
-        for stage, (layer, module) in enumerate(self._stages):
-            for prefix, part in module.named_modules():
-                for name, held in part.named_buffers(recurse=False):
-                    saved = name not in part._non_persistent_buffers_set
-                    yield _Buffer(stage, f"{layer}: {prefix}.{name}", f"{type(part).__name__}.{name}", saved, held)
-
-
-@dataclass(frozen=True, slots=True)
-class _Changed:
-    key: str
-    said: str
-    saved: bool
+    def _buffers(self) -> dict[tuple[int, str], tuple[str, Tensor]]:
+        """Stage here and name in it -> what it is called in a message, and its value."""
+        return {
+            (stage, f"{prefix}.{name}"): (f"{type(part).__name__}.{name}", held)
+            for stage, module in enumerate(self._stages)
+            for prefix, part in module.named_modules()
+            for name, held in part.named_buffers(recurse=False)
+        }
 
 
 def _differ(one: Tensor | None, other: Tensor) -> bool:

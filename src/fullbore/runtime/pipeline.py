@@ -23,7 +23,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import InputError
+from fullbore.errors import ConfigError, InputError
 from fullbore.ir.schedule import Schedule
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.models.load import AnyModel, layered
@@ -251,11 +251,13 @@ class Pipeline:
 
         Raises:
             ConfigError: the batch does not make that many microbatches, or ranks were given different ones.
-            ModelError: the model is held twice, and its forward counts or writes into a buffer; or a forward writes
+            ModelError: the model is held twice, and its forward counts or changes a buffer; or a forward writes
                 into a weight that lives on several ranks.
             RankFailed, NeighborLost, TransferStalled: names the rank, its action and the cause. The pipeline cannot go
                 on after one.
         """
+        if torch.is_inference_mode_enabled():
+            raise ConfigError("a step has gradients, and torch.inference_mode() has none; step outside of it")
         parts = self._parts
         parts.recorder.end_step()
         parts.recorder.tell("preparing the batch")
@@ -286,7 +288,9 @@ class Pipeline:
         with self._patience.during("evaluate") as timeout_s, self._condition.under_way():
             whole = on_device(microbatches, self._device.torch_device)
             self._parts.tap.expect(whole)
+            self._parts.buffers.begin()
             loss_sum = self._parts.evaluation.run(whole, step=self._parts.recorder.step, timeout_s=timeout_s)
+            self._parts.buffers.require_kept()
             return self._global_loss([loss_sum], count)
 
     def outputs(self) -> list[Tensor]:
@@ -399,16 +403,23 @@ class Pipeline:
         if error is None:
             self.close()
         else:
+            self._condition.close()
             self._undo.close()  # the others may not be on their way here, so nothing is done together
 
     def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
         self._condition.require_ready()
-        microbatches = same_microbatches(
-            lambda: self._given(batch, number, outputs), crossings=self._parts.stages.crossings, mesh=self._mesh
-        )
+        count = 0
+
+        def cut() -> Sequence[Microbatch]:
+            nonlocal count
+            microbatches = self._given(batch, number, outputs)
+            count = counted(microbatches, self._objective)
+            return microbatches
+
+        microbatches = same_microbatches(cut, crossings=self._parts.stages.crossings, mesh=self._mesh)
         self._parts.tap.begin(outputs)
-        return microbatches, counted(microbatches, self._objective)
+        return microbatches, count
 
     def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""

@@ -6,7 +6,8 @@ copies' gradients are summed, so every copy takes the same optimizer step and st
 before the norm, where the weight counts once (for the rank that owns it).
 
 What a forward writes into its copy is no gradient that could be added up, and is refused: `max_norm` of an embedding
-before anything is computed, any other in the first step that writes.
+before anything is computed, any other in the first step that writes. (Not seen: what goes past autograd's count of
+versions, through ``.data``, and what only an evaluation writes.)
 
 The gradients of one set of ranks travel together: a mirrored stage has hundreds, most of them small.
 """

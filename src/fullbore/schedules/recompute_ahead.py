@@ -20,7 +20,7 @@ from fullbore.ids import StageIndex
 from fullbore.ir.action import Compute, Kind
 from fullbore.ir.schedule import Schedule
 
-__all__ = ["recompute_ahead", "recompute_everywhere"]
+__all__ = ["recompute_ahead", "recompute_everywhere", "without_recomputations"]
 
 
 def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None = None) -> Schedule:
@@ -48,5 +48,10 @@ def recompute_ahead(schedule: Schedule, *, stages: Collection[StageIndex] | None
 
 def recompute_everywhere(schedule: Schedule) -> Schedule:
     """The schedule with an R in every stage, whichever have one now: for cuts that put the layers elsewhere."""
-    without = tuple(tuple(a for a in order if a.kind is not Kind.RECOMPUTE) for order in schedule.orders)
-    return recompute_ahead(replace(schedule, orders=without))
+    return recompute_ahead(without_recomputations(schedule))
+
+
+def without_recomputations(schedule: Schedule) -> Schedule:
+    """The schedule without its Rs."""
+    orders = tuple(tuple(a for a in order if a.kind is not Kind.RECOMPUTE) for order in schedule.orders)
+    return replace(schedule, orders=orders)

@@ -239,7 +239,7 @@ SPARSE = torch.eye(4).to_sparse()
         (lambda p: p.step([{**chain_batch(), "x": SPARSE}] * 4), "'x' of microbatch 0 is torch.sparse_coo"),
         (
             lambda p: p.step({**chain_batch(), "x": torch.zeros(4, requires_grad=True) * 2}),
-            "a batch is data, .*'x' of the batch was computed from what has one.*; detach it",
+            "a batch is data, .*'x' of the batch requires one.*; detach it",
         ),
     ],
 )
@@ -380,3 +380,19 @@ def test_a_loss_that_asks_its_own_pipeline_is_told_that_a_step_is_under_way() ->
         assert pipeline.step(chain_batch()) == 270.0
         assert set(said) == {"this pipeline is in the middle of a step or an evaluation; call it when that is over"}
         assert pipeline.evaluate(chain_batch()) == 270.0, "nothing has failed"
+
+
+def test_a_step_in_inference_mode_is_refused_as_it_would_train_nothing() -> None:
+    with made(chain_model()) as pipeline:
+        with torch.inference_mode(), pytest.raises(ConfigError, match=r"torch\.inference_mode\(\) has none"):
+            pipeline.step(chain_batch())
+        with torch.no_grad():
+            assert pipeline.step(chain_batch()) == 270.0
+        assert pipeline.gradients()
+
+
+def test_after_a_block_that_raised_nothing_trains_without_the_pipelines_hooks() -> None:
+    with pytest.raises(ZeroDivisionError), made(chain_model()) as pipeline:
+        raise ZeroDivisionError
+    with pytest.raises(ConfigError, match="this pipeline is closed"):
+        pipeline.step(chain_batch())
