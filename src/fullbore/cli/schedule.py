@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from fractions import Fraction
@@ -23,6 +24,7 @@ from fullbore.cli.output_file import PICTURE, SCHEDULE, Output, require_outputs
 from fullbore.cli.schedule_options import (
     cost_options,
     memory_model_option,
+    names_file,
     parse_options,
     require_no_sizes,
     solve_if_asked,
@@ -37,7 +39,6 @@ from fullbore.ir.recipe import Recipe
 from fullbore.plan.made import Timing, make_for, read_for
 from fullbore.plan.recipe_file import RecipeFile, read_recipe
 from fullbore.plan.recompute import ahead_in_stages
-from fullbore.plan.schedule import is_file
 from fullbore.report.schedule import ScheduleReport, above_cap, schedule_report
 from fullbore.schedules.entry import ScheduleEntry
 from fullbore.schedules.sizes import Sizes
@@ -128,10 +129,10 @@ def show_command(
     require_outputs(
         Output(option="--csv", path=csv_file, kind=SCHEDULE),
         Output(option="--svg", path=svg, kind=PICTURE),
-        inputs={"NAME": Path(name) if is_file(name) else None, "--recipe": recipe},
+        inputs={"NAME": Path(name) if names_file(name) else None, "--recipe": recipe},
     )
     held = None if recipe is None else read_recipe(recipe)
-    if cap is None and held is not None and held.recipe.memory_cap is not None and name == held.recipe.schedule:
+    if cap is None and held is not None and held.recipe.memory_cap is not None and _is_of(held.recipe, name):
         cap = Fraction(held.recipe.memory_cap)
 
     def timing_of(sizes: Sizes, placement: Placement) -> Timing:
@@ -140,7 +141,7 @@ def show_command(
         return _timing(placement, sizes, held, cost=cost, comm=comm)
 
     solved = None
-    if is_file(name):
+    if names_file(name):
         given = {"-p": ranks, "-m": microbatches, "-v": chunks, "--option": options or None, "--optimal": optimal}
         require_no_sizes(name, given)
         made = read_for(Path(name), timing=timing_of, memory_cap=cap, input_backward_frees=Fraction(str(frees)))
@@ -218,7 +219,13 @@ def _sizes(
 
 
 def _require_fit(name: str, sizes: Sizes, recipe: Recipe) -> None:
-    """Raises ConfigError where a file is for other sizes than the recipe. (A schedule by name is made for them.)"""
+    """Raises ConfigError where a file is for other sizes than the recipe (a schedule by name is made for them), or the
+    recipe's times are not those of its actions."""
+    if sizes.num_slices > 1:
+        raise ConfigError(
+            f"a recipe's times are those of whole microbatches, and {name} cuts their sequences into "
+            f"{sizes.num_slices} slices; leave out --recipe, and give --cost"
+        )
     for what, its, wanted in (
         ("ranks", sizes.num_ranks, recipe.layout.pipeline),
         ("stages a rank", sizes.num_chunks, recipe.layout.chunks),
@@ -226,6 +233,17 @@ def _require_fit(name: str, sizes: Sizes, recipe: Recipe) -> None:
     ):
         if its != wanted:
             raise ConfigError(f"{name} has {its} {what}, and the recipe {wanted}; leave out --recipe, or give its own")
+
+
+def _is_of(recipe: Recipe, name: str) -> bool:
+    """Does the recipe name this schedule, or this file, however it is spelled?"""
+    if name == recipe.schedule:
+        return True
+    return names_file(name) and names_file(recipe.schedule) and _real(name) == _real(recipe.schedule)
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _agreed(option: str, given: int | None, held: int) -> int:

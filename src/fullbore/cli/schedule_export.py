@@ -11,7 +11,14 @@ import click
 
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
 from fullbore.cli.output_file import SCHEDULE, STDOUT, Output, require_outputs
-from fullbore.cli.schedule_options import cost_options, parse_options, require_no_sizes, solve_if_asked, solver_option
+from fullbore.cli.schedule_options import (
+    cost_options,
+    names_file,
+    parse_options,
+    require_no_sizes,
+    solve_if_asked,
+    solver_option,
+)
 from fullbore.errors import ConfigError
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.explicit import ExplicitSchedule
@@ -21,7 +28,6 @@ from fullbore.ir.torch_lower import with_transfers
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.ir.validate import validate
 from fullbore.plan.made import make_for, unit_timing
-from fullbore.plan.schedule import is_file
 from fullbore.report.schedule import above_cap
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import variants
@@ -137,12 +143,11 @@ class _Given:
 
 def _source(source: str, given: _Given) -> Schedule | ExplicitSchedule:
     """A registered schedule, or a file; the names of schedules come first."""
-    path = Path(source)
-    if is_file(source) or (source not in CATALOGUE and path.exists()):
+    if names_file(source):
         options = {"-p": given.ranks, "-m": given.microbatches, "-v": given.chunks, "--option": given.options or None}
         costs = {"--cost": given.cost, "--comm": given.comm}
         require_no_sizes(source, {**options, **costs, "--memory-cap": given.memory_cap, "--optimal": given.optimal})
-        return read_schedule_file(path)
+        return read_schedule_file(Path(source))
     entry = get(source)
     if given.ranks is None or given.microbatches is None:
         raise ConfigError(f"{source} needs -p RANKS and -m MICROBATCHES; for example -p 4 -m 8")

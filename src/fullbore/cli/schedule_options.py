@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from fullbore.errors import ConfigError
 from fullbore.plan.made import Made, Solved, solved
+from fullbore.plan.schedule import is_file
 from fullbore.schedules.entry import ScheduleEntry
+from fullbore.synthesis.catalogue import CATALOGUE
 
 __all__ = [
     "cost_options",
     "memory_model_option",
+    "names_file",
     "parse_options",
     "require_no_sizes",
     "solve_if_asked",
@@ -84,6 +88,11 @@ def solver_option(command: _Command) -> _Command:
         metavar="SECONDS",
         help="With auto: let a solver improve it, or prove it the best, for at most so long (fullbore[optimal]).",
     )(command)
+
+
+def names_file(schedule: str) -> bool:
+    """Is it a schedule's file? The names of schedules come first; a file without a suffix is one if it is there."""
+    return is_file(schedule) or (schedule not in CATALOGUE and Path(schedule).is_file())
 
 
 def require_no_sizes(name: str, given: Mapping[str, object]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ import pytest
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.stage import StageCost
 from fullbore.costs.streams import stages_over
+from fullbore.ids import StageIndex
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.ir.torch_write import format_torch_csv
 from fullbore.plan.recipe_file import read_recipe, write_recipe
+from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.clock import ClockOffset
@@ -179,6 +182,31 @@ def test_a_run_from_a_file_is_cut_for_what_the_file_says(
     write_schedule_file(copy, get("gpipe").build(2, num_microbatches=6))
     assert run(capsys, "partition", folder, "-p", "2", "-o", str(next_file))[0] == 0, "the run has its own copy"
     assert read_recipe(next_file).recipe.schedule == str(copy)
+
+
+def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
+    costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its copy has them in the stages of the old cut; in the new one they follow the layers."""
+    order, folder, next_file = tmp_path / "order.txt", str(Path(costs).parent), tmp_path / "next.json"
+    schedule = get("1f1b").build(2, num_microbatches=6)
+    write_schedule_file(order, schedule)
+    write_schedule_file(tmp_path / "schedule.txt", recompute_ahead(schedule, stages=[StageIndex(1)]))
+    ran = Recipe(Layout(2), 2, 6, (3, 2), str(order), recompute=("layer4",), recompute_ahead=True, memory_cap=3.0)
+    write_recipe(tmp_path / "plan.json", ran)
+    for asked in ((), ("--schedule", str(order))):
+        code, _, err = run(capsys, "partition", folder, "-p", "2", *asked, "-o", str(next_file))
+        assert code == 0, err
+        found = read_recipe(next_file).recipe
+        assert (found.recompute, found.recompute_ahead, found.memory_cap) == (("layer4",), True, 3.0)
+    write_recipe(tmp_path / "plan.json", replace(ran, recompute_ahead=False))
+    code, _, err = run(capsys, "partition", folder, "-p", "2")
+    assert (code, "or set pipeline.recompute_ahead=true" in err) == (2, True)
+
+
+def test_a_schedule_that_cuts_sequences_is_not_cut_for(costs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "partition", costs, "-p", "2", "-m", "4", "--schedule", "seq-1f1b")
+    assert (code, "seq-1f1b cuts their sequences into 2 slices; give another schedule" in err) == (2, True)
 
 
 def test_a_run_in_both_directions_corrects_it_from_both_copies(

@@ -192,11 +192,35 @@ def test_an_imported_csv_is_drawn_and_keeps_to_a_cap(capsys: pytest.CaptureFixtu
     assert err.endswith("keeps 2 microbatch-shares on a rank, above the memory cap of 1\n")
 
 
+def test_a_recipe_caps_its_file_however_that_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file without a suffix is one too, where it is there."""
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "schedule", "export", "gpipe", "-p", "2", "-m", "3", "--text", "order")[0] == 0
+    write_recipe(Path("recipe.json"), Recipe(Layout(2), 1, 3, (1, 1), "./order", memory_cap=2.0))
+    for name in ("order", "./order", str(tmp_path / "order")):
+        code, _, err = run(capsys, "schedule", "show", name, "--recipe", "recipe.json")
+        assert (code, "above the memory cap of 2" in err) == (1, True), name
+    code, _, err = run(capsys, "schedule", "show", "seq-1f1b", "--recipe", "recipe.json")
+    assert (code, "seq-1f1b cuts their sequences into 2 slices; leave out --recipe" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("lines", "arguments", "message"),
     [
         (("0 1", "0F0 0B0", "1F0 1B0"), ["-p", "2", "--option", "a=1"], "and its order; leave out -p, --option"),
-        (("0 1", "0F0 0B0", "1F0 1B0"), ["--recipe", "recipe.json"], "has 1 microbatches, and the recipe 3; leave out"),
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["--optimal", "1"], "and its order; leave out --optimal"),
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["--csv", "order.txt"], "NAME and --csv are one file"),
+        (
+            ("0 1", "0F0 0B0", "1F0 1B0"),
+            ["--recipe", "3-1-1.json", "--csv", "3-1-1.json"],
+            "--recipe and --csv are one",
+        ),
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["--recipe", "2-1-3.json"], "has 1 microbatches, and the recipe 3; leave out"),
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["--recipe", "3-1-1.json"], "has 2 ranks, and the recipe 3; leave out"),
+        (("0 1", "0F0 0B0", "1F0 1B0"), ["--recipe", "2-2-1.json"], "has 1 stages a rank, and the recipe 2; leave"),
+        (("0 1", "0F0 0F0 0B0", "1F0 1B0"), [], "0F0 on rank 0 is there twice"),
         (("0 0 1", "0F0 1F0 1B0 0B0", "2F0 2B0"), [], "has 2, 1 stages on its ranks, and costs are those of a rank's"),
         (("0 1", "0B0 0F0", "1F0 1B0"), [], "0B0"),
     ],
@@ -210,7 +234,9 @@ def test_a_file_that_cannot_be_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_recipe(Path("recipe.json"), Recipe(Layout(2), 1, 3, (1, 1), "1f1b"))
+    for ranks, chunks, microbatches in ((2, 1, 3), (3, 1, 1), (2, 2, 1)):
+        recipe = Recipe(Layout(ranks, chunks), 1, microbatches, (1,) * (ranks * chunks), "1f1b")
+        write_recipe(Path(f"{ranks}-{chunks}-{microbatches}.json"), recipe)
     placement, first, second = lines
     Path("order.txt").write_text(
         f"fullbore schedule 1\nname odd\nplacement {placement}\nmicrobatches 1\nrank 0: {first}\nrank 1: {second}\n"

@@ -36,7 +36,7 @@ def test_a_rank_without_actions_round_trips() -> None:
     [
         ("schedule 1", "schedule 2", r"line 1 of a fullbore schedule is 'fullbore schedule 1'"),
         ("name 1f1b", "nom 1f1b", r"line 2 starts with 'name '"),
-        ("name 1f1b", "name  1f1b", r"line 2: a name is words with single spaces"),
+        ("name 1f1b", "name  1f1b", r"line 2: a name is printable words with single spaces"),
         ("placement 0 1", "placement 0  1", r"line 3: a number is digits only"),
         ("placement 0 1", "placement 0 -1", r"line 3: a number is digits only"),
         ("placement 0 1", "placement 0 2", r"ranks without one: \[1\]"),
@@ -55,7 +55,7 @@ def test_anything_else_is_refused(old: str, new: str, message: str) -> None:
         parse_schedule(TEXT.replace(old, new))
 
 
-@pytest.mark.parametrize("name", ["", " a", "a\nb", "a  b"])
+@pytest.mark.parametrize("name", ["", " a", "a\nb", "a  b", "a\x1b[31m", "a\x01"])
 def test_a_name_that_would_not_come_back_is_refused(name: str) -> None:
-    with pytest.raises(ScheduleError, match="a name is words with single spaces between them"):
+    with pytest.raises(ScheduleError, match="a name is printable words with single spaces between them"):
         format_schedule(schedule_of([0], ["0F0"], num_microbatches=1, name=name))

@@ -27,6 +27,8 @@ _TIMES = {"forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1}
 _LINKS = json.dumps({"layers": [{"name": name, **_TIMES} for name in ("a", "b")], "links": [{"latency_ns": 1}] * 2})
 """A costs file whose layers are those of the run, and whose links are not."""
 
+BROKEN = format_schedule(get("gpipe").build(2, num_microbatches=3)).replace("0F0 0F1", "0F0 0F0")
+
 
 def test_the_prediction_is_of_the_order_that_ran(tmp_path: Path) -> None:
     """Whatever its name would make of the plan's stages: the folder has the order itself."""
@@ -99,7 +101,13 @@ def test_of_two_streams_it_has_both_copies_links_and_recomputations(tmp_path: Pa
     [
         ("schedule.txt", None, "cannot read the schedule .*No such file"),
         ("schedule.txt", "fullbore", r"schedule\.txt"),
-        ("schedule.txt", format_schedule(get("gpipe").build(3, num_microbatches=3)), "3 stages"),
+        (
+            "schedule.txt",
+            format_schedule(get("gpipe").build(2, num_microbatches=1)),
+            "and it 2, 2 and 1",
+        ),
+        ("schedule.txt", BROKEN, "breaks 2 rule"),
+        ("schedule.txt", format_schedule(get("gpipe").build(3, num_microbatches=3)), "3, 3 and 3"),
         ("plan.json", "{", r"plan\.json is not JSON"),
         ("profile.json", None, r"bubble fraction  .* predicted"),
         ("profile.json", _LINKS, "one link for each of the 1 boundaries"),
