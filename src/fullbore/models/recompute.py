@@ -15,7 +15,7 @@ changes any other buffer is refused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
@@ -36,15 +36,21 @@ __all__ = ["apply_recompute", "require_free"]
 Around = Callable[[str], AbstractContextManager[None]]
 
 
-def require_free(layers: Mapping[str, nn.Module]) -> None:
-    """Raises ModelError for a layer that recomputes already, as another pipeline of this process has made it: its
-    second forwards would be counted in an action of the other, which is not running."""
-    for name, module in layers.items():
-        if isinstance(vars(module).get("forward"), _Recomputed):
-            raise ModelError(
-                f"layer {name!r} recomputes in another pipeline of this process; close() that one before another is "
-                "built of the same module, or give each a copy of its own"
-            )
+def require_free(parts: Mapping[str, Iterable[nn.Module]], *, ours: Collection[nn.Module]) -> None:
+    """Raises ModelError for a module that another pipeline of this process has wrapped and not given back: it would
+    take its wrappers off in the middle of this one's, and its keys and spans would be used by both.
+
+    Args:
+        parts: by the name of the layer.
+        ours: modules that this pipeline has wrapped before, for another of its stages.
+    """
+    for layer, modules in parts.items():
+        for module in modules:
+            if module not in ours and isinstance(vars(module).get("forward"), KeyedForward | _Recomputed):
+                raise ModelError(
+                    f"layer {layer!r} is in another pipeline of this process; close() that one before another is built "
+                    "of the same module, or give each a copy of its own"
+                )
 
 
 def apply_recompute(

@@ -113,7 +113,7 @@ def assembled(
     weights = stages.weights
     half = any(weight.dtype == torch.float16 for weight in weights.values())
     loss_scaler = LossScaler() if mesh.max([float(half)])[0] else None
-    gradients = all_or_none(lambda: GradientStore(weights, scaled=loss_scaler is not None), mesh=mesh)
+    gradients = GradientStore(weights, scaled=loss_scaler is not None)
     undo.callback(gradients.close)
     tied = TiedGradients(holders_of(stages.weights_of, mesh=mesh), mesh=mesh, timeout_s=lane_timeout_s)
     all_or_none(lambda: require_no_max_norm(stages.modules, weights=weights, shared=tied.names), mesh=mesh)

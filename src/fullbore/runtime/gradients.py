@@ -26,11 +26,7 @@ class GradientStore:
     """The gradients of a stage's weights, under their full names. One copy, whatever the number of microbatches."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], *, scaled: bool = False) -> None:
-        """``scaled``: the loss is multiplied by `loss_scale`, so that all gradients, wide ones too, go through here.
-
-        Raises:
-            ConfigError: the gradients of one go through another store already.
-        """
+        """``scaled``: the loss is multiplied by `loss_scale`, so that all gradients, wide ones too, go through here."""
         self._weights = dict(weights)
         self._scaled = scaled
         self._wide: dict[str, Tensor] = {}
@@ -41,13 +37,6 @@ class GradientStore:
             for name, weight in self._weights.items()
             if weight.requires_grad and (scaled or weight.dtype not in WIDE_DTYPES)
         }
-        for name in sorted(self._accumulated):
-            hooks: dict[int, object] = self._weights[name]._post_accumulate_grad_hooks or {}
-            if any(isinstance(hook, _Widen) for hook in hooks.values()):
-                raise ConfigError(
-                    f"the gradients of {name} add up in another pipeline of this process; close() that one before "
-                    "another is built of the same module, or give each a copy of its own"
-                )
         self._hooks = [
             self._weights[name].register_post_accumulate_grad_hook(_Widen(self, name))  # type: ignore[no-untyped-call]
             for name in self._accumulated

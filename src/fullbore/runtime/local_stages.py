@@ -182,8 +182,8 @@ class LocalStages:
         device = self._device.torch_device
         first, end = self._first_layer(stage), self._end_layer(stage)
         built = self._model.build_stage(first, end, seed=seed, device=device)
-        require_free({name: layer for name, layer in built.layer_modules.items() if layer not in self._wrapped})
-        self._wrapped.update(built.layer_modules.values())
+        require_free(built.parts, ours=self._wrapped)
+        self._wrapped.update(part for parts in built.parts.values() for part in parts)
         if self._schedule.split_on(stage):
             deferral = self._deferrals[stage] = Deferral()
             compiled = tuple(built.layer_modules.values()) if compile else ()

@@ -319,33 +319,21 @@ def test_a_schedule_with_recomputations_needs_layers_that_recompute_and_is_taken
             assert pipeline.step(chain_batch()) == 270.0
 
 
-@pytest.mark.parametrize(
-    ("dtype", "recompute", "wanted"),
-    [
-        (torch.float32, ["1"], "layer '1' recomputes in another pipeline of this process; close.. that one before"),
-        (torch.bfloat16, [], "the gradients of 0.weight add up in another pipeline of this process; close.. that one"),
-    ],
-)
-def test_a_module_in_a_pipeline_that_is_not_closed_is_refused_where_two_would_be_in_each_others_way(
-    dtype: torch.dtype, recompute: list[str], wanted: str
-) -> None:
-    model = chain_model().to(dtype)
-    batch = {name: tensor.to(dtype) for name, tensor in chain_batch().items()}
+@pytest.mark.parametrize("recompute", [[], ["1"]])
+@pytest.mark.parametrize("again", [[], ["1"]])
+def test_a_module_in_a_pipeline_that_is_not_closed_is_refused(recompute: list[str], again: list[str]) -> None:
+    """The first to be closed would take its wrappers off in the middle of the other's."""
+    model = chain_model()
     first = made(model, recompute=recompute)
-    with pytest.raises((ConfigError, ModelError), match=wanted):
-        made(model)
-    assert first.step(batch) == 270.0
+    with pytest.raises(
+        ModelError, match=r"layer '0' is in another pipeline of this process; close\(\) that one before"
+    ):
+        made(model, recompute=again)
+    assert first.step(chain_batch()) == 270.0
     first.close()
     assert untouched(model)
-    with made(model, recompute=recompute) as second:
-        assert second.step(batch) == 270.0
-
-
-def test_a_module_in_two_pipelines_at_once_trains_in_both() -> None:
-    model = chain_model()
-    with made(model) as first, made(model) as second:
-        assert [first.step(chain_batch()), second.step(chain_batch())] == [270.0, 270.0]
-        assert first.gradients()["0.weight"].item() == 2 * 270.0
+    with made(model, recompute=again) as second:
+        assert second.step(chain_batch()) == 270.0
 
 
 def test_after_closing_nothing_is_clipped() -> None:
