@@ -66,6 +66,14 @@ class Added(nn.Linear):
         return output
 
 
+class Watching(nn.Linear):
+    """Adds a loss on what it is given, and passes no other gradient on."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        fullbore.auxiliary_loss(value.square().mean())
+        return super().forward(value.detach())
+
+
 def linear() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.Tanh())
 
@@ -74,9 +82,12 @@ CHAINS: dict[str, Callable[[], list[nn.Module]]] = {
     "detached": lambda: [linear(), linear(), Detaching(), linear()],
     "in the last layer": lambda: [linear(), linear(), linear(), Detaching()],
     "a loss before": lambda: [linear(), Detaching(), Added(8, 8), Detaching()],
+    "a loss in the last layer": lambda: [linear(), linear(), linear(), Watching(8, 8)],
     "unread": lambda: [linear(), Forked(), Along(), First()],
     "a view overwritten": lambda: [nn.Linear(8, 8), nn.Unflatten(1, (2, 4)), nn.ReLU(inplace=True), nn.Flatten()],
 }
+ALL_TRAIN = {"a loss in the last layer", "a view overwritten"}
+"""Chains of which every weight has a gradient."""
 
 
 def chain(name: str) -> nn.Sequential:
@@ -102,7 +113,7 @@ def test_the_same_weights_have_a_gradient_for_every_cut(name: str, cuts: Sequenc
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     expected = alone.store.gradients()
     assert expected
-    assert (len(expected) == len(alone.weights)) is (name == "a view overwritten")
+    assert (len(expected) == len(alone.weights)) is (name in ALL_TRAIN)
     assert cut.store.gradients().keys() == expected.keys()
     for weight, gradient in cut.store.gradients().items():
         torch.testing.assert_close(gradient, expected[weight], rtol=1e-10, atol=1e-13)
@@ -116,6 +127,30 @@ def test_nothing_comes_back_over_a_boundary_that_is_cut_off() -> None:
     assert [(spec.gradient, spec.cut_off) for spec in pair] == [(True, False), (False, True)]
     frozen = sequential_model(chain("detached")[:2].requires_grad_(False)).boundary(1, batch()).tensors[0]
     assert (frozen.gradient, frozen.cut_off) == (False, False)
+
+
+def test_what_crosses_is_what_trained_when_stages_were_built() -> None:
+    """A rank may freeze layers that it does not hold, and the others do not know."""
+    module = chain("a view overwritten")
+    model = sequential_model(module)
+    model.build_stage(2, 4, seed=0, device=torch.device("cpu"))
+    module[0].requires_grad_(False)
+    assert all(model.boundary(layer, batch()).tensors[0].gradient for layer in (1, 2, 3))
+
+
+def test_stages_built_anew_cross_by_what_trains_then() -> None:
+    """One `LayeredModel` for several pipelines, of which the second trains less."""
+    module = nn.Sequential(nn.Linear(8, 8), linear(), linear()).double()
+    model = sequential_model(module)
+    crossing = []
+    for trains in (True, False, True):
+        module[0].requires_grad_(trains)
+        staged = Staged(model, [0, 1, 2, 3])
+        staged.step([sliced(batch(), 2)])
+        crossing.append([model.boundary(layer, batch()).tensors[0].gradient for layer in (1, 2)])
+        assert ("0.weight" in staged.store.gradients()) is trains
+        module.zero_grad()
+    assert crossing == [[True, True], [False, True], [True, True]]
 
 
 def test_a_layer_that_changes_its_mind_is_refused() -> None:

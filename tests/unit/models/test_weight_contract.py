@@ -99,18 +99,28 @@ WHOLE: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], object]]] 
 }
 
 
-def taught(model: nn.Module, deferral: Deferral | None, *, steps: int = 2) -> list[Tensor]:
+def squares(output: Tensor) -> Tensor:
+    return output.square().sum()
+
+
+def taught(
+    model: nn.Module,
+    deferral: Deferral | None,
+    *,
+    steps: int = 2,
+    loss_of: Callable[[Tensor], Tensor] = squares,
+) -> list[Tensor]:
     """Losses, gradients and buffers of a model, after backwards in two halves if there is a deferral."""
     found = []
     for step in range(steps):
         x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step), requires_grad=True)
         if deferral is None:
-            loss = model(x).square().sum()
+            loss = loss_of(model(x))
             loss.backward()
         else:
             deferral.begin()
             with deferral.during():
-                loss = model(x).square().sum()
+                loss = loss_of(model(x))
             queue = WeightQueue()
             with deferral.during(queue):
                 loss.backward()
@@ -450,3 +460,39 @@ def test_a_gradient_handed_on_as_it_came_is_not_added_into_for_others() -> None:
     reference = copy.deepcopy(model)
     apply_weight_splits(model, deferral)
     assert_same(taught(model, deferral), taught(reference, None))
+
+
+class Gate(nn.Module):
+    """Where the output is summed, the gradient of its weight is its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Gated(nn.Module):
+    """The gate's gradients are made first, and the linear layer has kept the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.gate = Gate()
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.linear(x)
+        return output + self.gate(x) + self.gate(x)
+
+
+def test_a_tensor_that_was_kept_and_is_given_as_a_gradient_is_not_added_into_for_others() -> None:
+    """The gate's second use would double the input of which the linear layer's gradient is made."""
+    handing_on = splitting(weight_gradients=lambda self, gradient, kept, wanted: (kept[0],))
+    register_weight_split(Gate, handing_on)
+    model, deferral = nn.Sequential(nn.Linear(6, 6), Gated()), Deferral()
+    reference = copy.deepcopy(model)
+    apply_weight_splits(model, deferral)
+    assert_same(
+        taught(model, deferral, steps=1, loss_of=torch.sum), taught(reference, None, steps=1, loss_of=torch.sum)
+    )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,30 @@ def test_a_rank_that_ends_in_the_middle_of_a_word_leaves_its_last_whole_one(tmp_
         assert board.read(1) == whole
         assert (whole.doing, whole.period) == (f"1F{number}", f"step {number}")
     board.close()
+
+
+def test_words_that_come_while_one_is_read_are_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of them is written over the one that is read."""
+    writer = ProgressBoard(tmp_path / "board", num_ranks=1)
+    writer.write(0, period="step 1", doing="1F1", waiting=False)
+    coming = [2, 3]
+
+    class Overtaken(mmap.mmap):
+        def __getitem__(self, key: Any) -> Any:
+            before = super().__getitem__(key)
+            if not isinstance(key, slice):
+                return before
+            while coming:
+                number = coming.pop(0)
+                writer.write(0, period=f"step {number}", doing=f"1F{number}", waiting=False)
+            behind = before.rindex(b"step")
+            return before[:behind] + super().__getitem__(key)[behind:]
+
+    monkeypatch.setattr(mmap, "mmap", Overtaken)
+    reader = ProgressBoard(tmp_path / "board", num_ranks=1)
+    assert (reader.read(0).doing, reader.read(0).period) == ("1F3", "step 3")
+    reader.close()
+    writer.close()
 
 
 def test_of_more_words_than_the_count_has_the_last_is_read(tmp_path: Path) -> None:

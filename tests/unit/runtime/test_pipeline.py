@@ -300,6 +300,23 @@ def test_layers_to_recompute_are_in_the_order_of_the_model_however_they_are_name
         assert pipeline.step(chain_batch()) == 270.0
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_module_that_is_a_layer_of_two_stages_recomputes_in_both(ahead: bool) -> None:
+    """The second stage meets what the first one has wrapped, and takes it for no other pipeline's.
+
+    w = 3 and the mean of x^2 is 7.5: the loss is w^4 * 7.5, its gradient 4 w^3 * 7.5.
+    """
+    layer = chain_model()[1]
+    model = torch.nn.Sequential(layer, layer)
+    with made(model, schedule="looped-bfs", recompute=("0", "1"), recompute_ahead=ahead) as pipeline:
+        assert pipeline.layers_per_stage == (1, 1)
+        assert pipeline.step(chain_batch()) == 607.5
+        assert {name: gradient.item() for name, gradient in pipeline.gradients().items()} == {"0.weight": 810.0}
+        again = {str(span.action) for span in pipeline.last_spans() if "R" in str(span.action)}
+        assert again == {f"{stage}R{index}" for stage in (0, 1) for index in range(4)}
+    assert untouched(model)
+
+
 def test_an_unknown_layer_to_recompute_is_refused_with_the_one_that_was_meant() -> None:
     for ahead in (True, False):
         with pytest.raises(ConfigError, match=r"^recompute .*\('head' is none of them\); the layers are 0, 1$"):
