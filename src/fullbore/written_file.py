@@ -34,8 +34,6 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
     try:
         partial = _made_beside(target, like=held)
     except PermissionError:
-        if held is None:
-            raise
         _write_into(path, pieces)
         return
     try:

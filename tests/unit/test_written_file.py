@@ -77,9 +77,12 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_read_only_file_is_refused_as_by_the_system(shared: Path) -> None:
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o644), (NOBODY, 0o444)])
+def test_a_read_only_file_is_refused_as_by_the_system(owner: int, mode: int, shared: Path) -> None:
     shared.chmod(0o777)
-    (shared / "held").chmod(0o644)
+    (shared / "held").chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(shared / "held", owner, owner)
     with as_nobody(), pytest.raises(PermissionError):
         write_whole(shared / "held", ["new"])
     assert [path.read_text() for path in shared.iterdir()] == ["the old text"]

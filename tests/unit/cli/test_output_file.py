@@ -143,22 +143,30 @@ def test_a_name_that_the_system_refuses_is_refused_at_once(name: str, capsys: py
     assert err == f"fullbore: {option}: cannot write the {noun} {path}: File name too long\n"
 
 
-@pytest.mark.parametrize("descriptor", [1, 2])
+@pytest.mark.parametrize(
+    ("descriptor", "takes_dash", "goes"),
+    [
+        (1, True, "stdout goes into; name another, or --csv -"),
+        (1, False, "stdout goes into; name another"),
+        (2, True, "stderr goes into; name another"),
+    ],
+)
 @pytest.mark.parametrize("held", ["", "0F0\n"])
-def test_a_file_that_a_stream_goes_into_is_not_replaced(descriptor: int, held: str) -> None:
+def test_a_file_that_a_stream_goes_into_is_not_replaced(
+    descriptor: int, takes_dash: bool, goes: str, held: str
+) -> None:
     """The answer went into the file that was there before, which then had no name."""
     Path("log").write_text(held)
     before = os.dup(descriptor)
     try:
         with Path("log").open("a") as log:
             os.dup2(log.fileno(), descriptor)
-        output = Output(option="--csv", path=Path("log"), kind=SCHEDULE, takes_dash=True)
+        output = Output(option="--csv", path=Path("log"), kind=SCHEDULE, takes_dash=takes_dash)
         with pytest.raises(ConfigError) as refused:
             require_outputs(output)
     finally:
         os.dup2(before, descriptor)
         os.close(before)
-    goes = {1: "stdout goes into; name another, or --csv -", 2: "stderr goes into; name another"}[descriptor]
     assert str(refused.value) == f"--csv log is the file that {goes}"
     require_outputs(output)
 
@@ -187,7 +195,9 @@ def test_a_run_keeps_its_files(written: str, other: str, capsys: pytest.CaptureF
         held.unlink()
 
 
-def test_what_was_made_from_a_run_file_of_ones_own_is_written_again(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run.toml").touch()
+@pytest.mark.parametrize("beside", [("run.toml",), ("profile.json", "plan.json")])
+def test_a_folder_of_ones_own_is_no_run(beside: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in beside:
+        Path(name).touch()
     for _ in range(2):
         assert run(capsys, "schedule", "export", *SIZES, "--text", "schedule.txt")[0] == 0
