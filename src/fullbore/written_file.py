@@ -28,8 +28,6 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
     if held is not None and not stat.S_ISREG(held.st_mode):
         _write_into(path, pieces)
         return
-    if held is not None:
-        os.close(os.open(path, os.O_WRONLY))  # raises where the file is read-only: putting another there asks nobody
     target = Path(os.path.realpath(path))
     try:
         partial = _made_beside(target, like=held)
@@ -44,7 +42,10 @@ def write_whole(path: Path, pieces: Iterable[str]) -> None:
 
 
 def _made_beside(target: Path, *, like: os.stat_result | None) -> Path:
-    """An empty file in the same folder, with this owner and these permissions; those of any new file for None."""
+    """An empty file in the same folder, with this owner and these permissions; those of any new file for None.
+
+    So who may not write the old file may not write this one: a rename alone would ask only the folder.
+    """
     made = target.with_name(f".fullbore-{secrets.token_hex(8)}.partial")
     made.touch(exist_ok=False)
     if like is not None:
