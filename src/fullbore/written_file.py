@@ -45,6 +45,9 @@ def _made_beside(target: Path, *, like: os.stat_result | None) -> Path:
     """An empty file in the same folder, with this owner and these permissions; those of any new file for None.
 
     So who may not write the old file may not write this one: a rename alone would ask only the folder.
+
+    Raises:
+        PermissionError: there can be none like it here.
     """
     made = target.with_name(f".fullbore-{secrets.token_hex(8)}.partial")
     made.touch(exist_ok=False)
@@ -52,9 +55,9 @@ def _made_beside(target: Path, *, like: os.stat_result | None) -> Path:
         try:
             os.chown(made, like.st_uid, like.st_gid)
             made.chmod(stat.S_IMODE(like.st_mode))
-        except OSError:
+        except OSError as error:  # of many kinds: a container has no number for an owner outside
             made.unlink()
-            raise
+            raise PermissionError(error.errno, error.strerror) from error
     return made
 
 

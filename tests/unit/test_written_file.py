@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import threading
@@ -102,6 +103,20 @@ def test_nothing_new_is_made_where_the_folder_takes_nothing(shared: Path) -> Non
     shared.chmod(0o755)
     with as_nobody(), pytest.raises(PermissionError):
         write_whole(shared / "new", ["new"])
+
+
+def test_where_the_owner_cannot_be_given_the_file_is_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "as for an owner outside of a container")
+
+    held = tmp_path / "held"
+    held.write_text("the old text")
+    before = held.stat().st_ino
+    monkeypatch.setattr(os, "chown", refuse)
+    write_whole(held, ["new"])
+    assert [(path.read_text(), path.stat().st_ino) for path in tmp_path.iterdir()] == [("new", before)]
 
 
 def test_root_leaves_a_file_to_its_owner(tmp_path: Path) -> None:
