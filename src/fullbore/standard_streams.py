@@ -48,9 +48,15 @@ def _lossy(stream: TextIO | None, *, descriptor: int, loses: type[OSError]) -> T
     if stream is None:  # the command was started with this descriptor closed
         _open_nowhere(descriptor)
         return open(descriptor, "w", encoding="utf-8", closefd=False)
-    buffer = io.BufferedWriter(_LossyFile(descriptor, loses=loses))
-    by_line = bool(stream.line_buffering)
-    return io.TextIOWrapper(buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=by_line)
+    file = _LossyFile(descriptor, loses=loses)
+    at_once = isinstance(stream, io.TextIOWrapper) and stream.write_through  # PYTHONUNBUFFERED
+    return io.TextIOWrapper(
+        file if at_once else io.BufferedWriter(file),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=bool(stream.line_buffering),
+        write_through=at_once,
+    )
 
 
 def _open_nowhere(descriptor: int) -> None:

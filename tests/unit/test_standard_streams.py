@@ -78,3 +78,30 @@ def test_nothing_open_is_no_failure() -> None:
 def test_an_answer_that_finds_no_room_is_a_failure(full: int) -> None:
     said = "fullbore: the system refused: [Errno 28] No space left on device\n"
     assert fullbore("schedule", "list", stdout=full) == (2, None, said)
+
+
+def after_outliving(code: str, **environment: str) -> tuple[bytes, bytes]:
+    """What is on stdout and stderr of a process that ends without cleaning up, as a killed one does."""
+    code = (
+        f"import os, sys\nfrom fullbore.standard_streams import outlive_readers\noutlive_readers()\n{code}\nos._exit(0)"
+    )
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    given.update(environment, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, timeout=60, check=True)
+    return done.stdout, done.stderr
+
+
+def test_unbuffered_streams_stay_so() -> None:
+    """What a script had printed before it was killed was lost, though PYTHONUNBUFFERED was set."""
+    said = "print('said', end='')\nprint('wrong', end='', file=sys.stderr)"
+    assert after_outliving(said, PYTHONUNBUFFERED="1") == (b"said", b"wrong")
+
+
+def test_stderr_is_written_by_the_line() -> None:
+    assert after_outliving("print('lost')\nprint('wrong', file=sys.stderr)") == (b"", b"wrong\n")
+
+
+def test_the_encoding_stays_and_what_it_does_not_have() -> None:
+    said = "print('\\xfc\\u20ac', flush=True)\nprint('\\xfc\\u20ac', file=sys.stderr)"
+    out, err = after_outliving(said, PYTHONIOENCODING="latin-1:replace")
+    assert (out, err) == (b"\xfc?\n", b"\xfc\\u20ac\n")

@@ -185,7 +185,9 @@ def _commanded(arguments: list[str] | None) -> Any:
 
 
 def _discard_stdout() -> None:
-    """Where the disk is full, what is left must not be tried again at the interpreter's end: that takes the exit code
-    away."""
+    """What stdout still holds is not tried again at the interpreter's end, which would take the exit code away.
+
+    It may have been stdout that refused (a full disk), and an OSError does not say so.
+    """
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

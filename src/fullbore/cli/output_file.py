@@ -9,32 +9,41 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fullbore.errors import ConfigError
 
-__all__ = ["COSTS", "PICTURE", "RECIPE", "SCHEDULE", "STDOUT", "TIMELINE", "Output", "require_outputs"]
+__all__ = ["COSTS", "PICTURE", "RECIPE", "SCHEDULE", "STDOUT", "TIMELINE", "FileKind", "Output", "require_outputs"]
 
 STDOUT = Path("-")
 
 _HEAD_BYTES = 1 << 16
-_RUN_FILES = ("run.toml", "profile.json", "plan.json", "schedule.txt", "metrics.jsonl")
+_RUN_FILES = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", "trace")
+"""What a run writes beside its run.toml, which is of no kind here and stays for that."""
 
 
 @dataclass(frozen=True, slots=True)
-class _FileKind:
+class FileKind:
+    """What a command writes, told by how such a file begins."""
+
     noun: str
     looks: re.Pattern[str]
-    """What the beginning of every such file matches."""
+    """What the beginning of every such file matches, without a byte order mark."""
 
 
-COSTS = _FileKind("costs file", re.compile(r'\s*\{.*"forward_ns"', re.DOTALL))
-RECIPE = _FileKind("recipe", re.compile(r'\s*\{.*"layers_per_stage"', re.DOTALL))
-PICTURE = _FileKind("picture", re.compile(r"\s*<(\?xml.*?<)?svg\b", re.DOTALL))
-SCHEDULE = _FileKind("schedule", re.compile(r"\ufeff?(fullbore schedule\b|[\s,\"]*\(?[0-9]+[A-Z])"))
-TIMELINE = _FileKind("timeline", re.compile(r'\s*\{\s*"displayTimeUnit"'))
+_CELL = r"[0-9]+(?:(?:[FBIW]|(?:SEND|RECV)_[FB])[0-9]+|UNSHARD|RESHARD|REDUCE_GRAD)"
+_FIRST_CELL = rf'[\s,"]*(?:{_CELL}|\(\s*{_CELL}\s*;\s*{_CELL}\s*\)OVERLAP_F_B)[ \t"]*(?:[,\r\n]|\Z)'
+"""Of PyTorch's CSV, idle slots before it."""
+
+COSTS = FileKind("costs file", re.compile(r'\s*\{.*"forward_ns"', re.DOTALL))
+RECIPE = FileKind("recipe", re.compile(r'\s*\{(?=.*"layout").*"layers_per_stage"', re.DOTALL))
+PICTURE = FileKind("picture", re.compile(r"\s*(?:<[?!][^>]*>\s*)*<svg[\s>]"))
+SCHEDULE = FileKind("schedule", re.compile(rf"fullbore schedule 1\n|{_FIRST_CELL}"))
+TIMELINE = FileKind("timeline", re.compile(r'\s*\{\s*"displayTimeUnit"'))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +52,7 @@ class Output:
 
     option: str
     path: Path | None
-    kind: _FileKind
+    kind: FileKind
     takes_dash: bool = False
     """Is ``-`` stdout?"""
 
@@ -69,7 +78,12 @@ def require_outputs(*outputs: Output, inputs: Mapping[str, Path | None] | None =
                     f"the answer goes to stdout, and {output.option} - cannot; give the {output.kind.noun} a file"
                 )
             continue
-        _require_free(output.option, output.path, output.kind)
+        try:
+            _require_free(output, output.path)
+        except OSError as error:
+            raise ConfigError(
+                f"{output.option}: cannot write the {output.kind.noun} {output.path}: {error.strerror}"
+            ) from error
 
 
 def _require_different(files: Mapping[str, Path | None]) -> None:
@@ -83,18 +97,40 @@ def _require_different(files: Mapping[str, Path | None]) -> None:
             raise ConfigError(f"{before} and {option} are one file, {path}; name two")
 
 
-def _require_free(option: str, path: Path, kind: _FileKind) -> None:
-    if path.is_dir() or not path.name:
+def _require_free(output: Output, path: Path) -> None:
+    """Raises OSError for what cannot even be looked at."""
+    option, kind = output.option, output.kind
+    held = None
+    with suppress(FileNotFoundError):
+        held = path.stat()
+    if held is not None and stat.S_ISDIR(held.st_mode):
         raise ConfigError(f"{option} is the file to write ({path} is a folder); name one in it")
-    if not path.is_file() or path.stat().st_size == 0:
-        return
-    folder = path.resolve().parent
-    if path.resolve().name in _RUN_FILES and all((folder / name).exists() for name in ("run.toml", "metrics.jsonl")):
+    folder, name = os.path.split(os.path.realpath(path))
+    if name in _RUN_FILES and _holds_run(Path(folder), beside=name):
         raise ConfigError(f"{option} {path} belongs to the run in {folder}; name another file")
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise ConfigError(f"cannot write the {kind.noun} {path}: {error.strerror}") from error
+    if held is None or not stat.S_ISREG(held.st_mode):
+        return
+    stream = _stream_into(held)
+    if stream is not None:
+        dash = f", or {option} -" if output.takes_dash and stream == "stdout" else ""
+        raise ConfigError(f"{option} {path} is the file that {stream} goes into; name another{dash}")
+    if held.st_size == 0:
+        return
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
     if kind.looks.match(head) is None:
         raise ConfigError(f"{option} {path} exists and is no {kind.noun}; name another file, or remove it")
+
+
+def _holds_run(folder: Path, *, beside: str) -> bool:
+    """Two files of a run beside the one named: a person too keeps a run.toml, and a profile.json made from it."""
+    return (folder / "run.toml").exists() and any((folder / name).exists() for name in _RUN_FILES if name != beside)
+
+
+def _stream_into(held: os.stat_result) -> str | None:
+    """Where a shell sent stdout or stderr into this file, which of them: another file in its place would lose it."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        with suppress(OSError):  # it is closed
+            if os.path.samestat(held, os.fstat(descriptor)):
+                return name
+    return None

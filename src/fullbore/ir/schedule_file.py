@@ -11,6 +11,7 @@ from fullbore.ir.codec import format_schedule, parse_schedule
 from fullbore.ir.explicit import ExplicitSchedule
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.torch_csv import parse_torch_csv
+from fullbore.written_file import write_whole
 
 __all__ = [
     "ScheduleFile",
@@ -51,7 +52,7 @@ def read_computed(path: Path) -> Schedule:
 def write_schedule_file(path: Path, schedule: Schedule) -> None:
     """Write fullbore text. Raises `ScheduleError` where the file cannot be written."""
     try:
-        path.write_text(format_schedule(schedule), encoding="utf-8")
+        write_whole(path, [format_schedule(schedule)])
     except OSError as error:
         raise ScheduleError(f"cannot write the schedule {path}: {error.strerror}") from error
 

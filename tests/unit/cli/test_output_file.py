@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fullbore.cli.output_file import COSTS, PICTURE, RECIPE, SCHEDULE, TIMELINE, FileKind, Output, require_outputs
+from fullbore.errors import ConfigError
 from tests.unit.cli.test_main import run
 
 LAYER = {"name": "a", "forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1}
@@ -84,17 +86,118 @@ def test_a_loop_of_links_is_one_error(capsys: pytest.CaptureFixture[str]) -> Non
         assert (code, out, err.count("\n")) == (2, "", 1), err
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [("partition -o", "plan.json"), ("profile -o", "profile.json"), ("export --text", "schedule.txt")],
-)
-def test_a_run_keeps_its_files(name: str, written: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command, option, _ = COMMANDS[name]
-    for held in ("run.toml", "metrics.jsonl"):
-        Path(held).touch()
-    before = "fullbore schedule" if written == "schedule.txt" else '{"layers_per_stage": [1], "forward_ns": 1}'
-    Path(written).write_text(before)
-    code, out, err = run(capsys, *command, option, written)
+LAYOUT, CUT = '"layout": {}', '"layers_per_stage": [1]'
+BEGINNINGS: list[tuple[FileKind, str]] = [
+    (SCHEDULE, "fullbore schedule 1\nname a\n"),
+    (SCHEDULE, "\ufefffullbore schedule 1\nname a\n"),
+    (SCHEDULE, "0F0"),
+    (SCHEDULE, "10W12\r\n"),
+    (SCHEDULE, ",, ,0F0,0F1\n"),
+    (SCHEDULE, '"0F0","0F1"\n'),
+    (SCHEDULE, "0RECV_B1,0B1\n"),
+    (SCHEDULE, "0UNSHARD,0F0\n"),
+    (SCHEDULE, "(0F3;3B1)OVERLAP_F_B,0F1\n"),
+    (RECIPE, f"{{{LAYOUT}, {CUT}}}"),
+    (RECIPE, f"\ufeff\n{{{CUT}, {LAYOUT}}}"),
+    (PICTURE, "<svg xmlns='http://www.w3.org/2000/svg'>"),
+    (PICTURE, '\ufeff<?xml version="1.0"?>\n<!DOCTYPE svg PUBLIC "a" "b">\n<!-- by hand -->\n<svg>'),
+    (TIMELINE, '{"displayTimeUnit": "ms"'),
+    (COSTS, '{"layers": [{"name": "a", "forward_ns": 1'),
+]
+OTHERS: list[tuple[FileKind, str]] = [
+    (SCHEDULE, "fullbore schedule of the week\n"),
+    (SCHEDULE, "fullbore schedule 10\n"),
+    (SCHEDULE, "3D printing notes\n"),
+    (SCHEDULE, "3D,2D\n"),
+    (SCHEDULE, "0F0abc,0F1\n"),
+    (SCHEDULE, "0F,0B\n"),
+    (SCHEDULE, "(0F3;notes)OVERLAP_F_B,0F1\n"),
+    (RECIPE, f"{{{CUT}}}"),
+    (RECIPE, f"{{{LAYOUT}}}"),
+    (PICTURE, '<?xml version="1.0"?>\n<html><body><svg></svg></body></html>'),
+    (PICTURE, "<svgs>"),
+    (TIMELINE, '{"traceEvents": []'),
+    (COSTS, '{"layers": []}'),
+]
+
+
+@pytest.mark.parametrize(("kind", "beginning"), BEGINNINGS)
+def test_a_kind_is_known_by_its_beginning(kind: FileKind, beginning: str) -> None:
+    Path("held").write_text(beginning, newline="")
+    require_outputs(Output(option="-o", path=Path("held"), kind=kind))
+
+
+@pytest.mark.parametrize(("kind", "beginning"), OTHERS)
+def test_what_only_resembles_it_stays(kind: FileKind, beginning: str) -> None:
+    Path("held").write_text(beginning, newline="")
+    with pytest.raises(ConfigError, match=f"^-o held exists and is no {kind.noun}; name another file, or remove it$"):
+        require_outputs(Output(option="-o", path=Path("held"), kind=kind))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_name_that_the_system_refuses_is_refused_at_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, option, noun = COMMANDS[name]
+    path = "n" * 300
+    code, out, err = run(capsys, *command, option, path)
     assert (code, out) == (2, "")
-    assert f"{option} {written} belongs to the run in {Path().resolve()}; name another file" in err
-    assert Path(written).read_text() == before
+    assert err == f"fullbore: {option}: cannot write the {noun} {path}: File name too long\n"
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "takes_dash", "goes"),
+    [
+        (1, True, "stdout goes into; name another, or --csv -"),
+        (1, False, "stdout goes into; name another"),
+        (2, True, "stderr goes into; name another"),
+    ],
+)
+@pytest.mark.parametrize("held", ["", "0F0\n"])
+def test_a_file_that_a_stream_goes_into_is_not_replaced(
+    descriptor: int, takes_dash: bool, goes: str, held: str
+) -> None:
+    """The answer went into the file that was there before, which then had no name."""
+    Path("log").write_text(held)
+    before = os.dup(descriptor)
+    try:
+        with Path("log").open("a") as log:
+            os.dup2(log.fileno(), descriptor)
+        output = Output(option="--csv", path=Path("log"), kind=SCHEDULE, takes_dash=takes_dash)
+        with pytest.raises(ConfigError) as refused:
+            require_outputs(output)
+    finally:
+        os.dup2(before, descriptor)
+        os.close(before)
+    assert str(refused.value) == f"--csv log is the file that {goes}"
+    require_outputs(output)
+
+
+RUN = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("written", "other"), [(written, other) for written in RUN for other in (*RUN, "trace") if written != other]
+)
+def test_a_run_keeps_its_files(written: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one without metrics (it is emulated, or ended before its first step); also a file that is empty, or not yet
+    there."""
+    Path("run").mkdir()
+    for name in ("run.toml", other):
+        Path("run", name).touch()
+    held, link = Path("run", written), Path("link")
+    link.symlink_to(held)
+    for path in (held, link):
+        said = f"fullbore: --text {path} belongs to the run in {Path('run').resolve()}; name another file\n"
+        assert run(capsys, "schedule", "export", *SIZES, "--text", str(path)) == (2, "", said)
+        assert not held.exists()
+        held.touch()
+        assert run(capsys, "schedule", "export", *SIZES, "--text", str(path)) == (2, "", said)
+        assert held.stat().st_size == 0
+        held.unlink()
+
+
+@pytest.mark.parametrize("beside", [("run.toml",), ("profile.json", "plan.json")])
+def test_a_folder_of_ones_own_is_no_run(beside: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in beside:
+        Path(name).touch()
+    for _ in range(2):
+        assert run(capsys, "schedule", "export", *SIZES, "--text", "schedule.txt")[0] == 0
