@@ -218,6 +218,7 @@ def test_a_model_in_which_nothing_trains_is_refused(command: str, text: Path, tm
     assert ran.err.splitlines()[-1].startswith(
         "fullbore: nothing in this model trains: none of its weights has requires_grad, so"
     )
+    assert not (tmp_path / "run").exists(), "the same command runs once the model is mended"
 
 
 DROPPED = ("model.factory=tests.support.stochastic:functional_dropout", "data.sequence_length=16")

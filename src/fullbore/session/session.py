@@ -46,6 +46,7 @@ __all__ = [
     "measure",
     "microbatches",
     "open_session",
+    "require_training",
     "share_cores",
     "store_of",
     "tensors",
@@ -155,16 +156,21 @@ def measure(
     return _medians(place.mesh.gather(mine))
 
 
-def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrument | None = None) -> Pipeline:
-    """Materialise this rank's stages and connect them.
+def require_training(session: Session) -> None:
+    """Raises ModelError, on every rank, where no weight trains. (`Pipeline` can evaluate such a model.)"""
+    if not any(layer.optimizer_bytes for layer in session.costs):
+        raise ModelError(
+            "nothing in this model trains: none of its weights has requires_grad, so there is no gradient to train "
+            "with or to compare; set requires_grad on what should train, or evaluate the model in Python with "
+            "Pipeline.evaluate"
+        )
 
-    Raises:
-        ModelError: on every rank, where no weight of any rank trains. (`Pipeline` takes such a model: it can be
-            evaluated.)
-    """
+
+def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrument | None = None) -> Pipeline:
+    """Materialise this rank's stages and connect them."""
     recipe = session.resolved.recipe
     session.place.tell("building its stage")
-    pipeline = Pipeline(
+    return Pipeline(
         session.model,
         num_microbatches=recipe.microbatches,
         schedule=session.resolved.schedule,
@@ -179,15 +185,6 @@ def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrumen
         board=session.place.board,
         mesh=session.place.mesh,
     )
-    trains_here = any(weight.requires_grad for weight in pipeline.weights().values())
-    if not session.place.mesh.max([float(trains_here)])[0]:
-        pipeline.release()
-        raise ModelError(
-            "nothing in this model trains: none of its weights has requires_grad, so there is no gradient to train "
-            "with or to compare; set requires_grad on what should train, or evaluate the model in Python with "
-            "Pipeline.evaluate"
-        )
-    return pipeline
 
 
 def microbatches(order: Samples, consumed: int, *, count: int, num_microbatches: int) -> list[dict[str, torch.Tensor]]:

@@ -16,7 +16,7 @@ from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.runtime.processes.board import evaluation_name
 from fullbore.runtime.processes.launch import Worker
-from fullbore.session.session import Session, build_pipeline, microbatches, open_session
+from fullbore.session.session import Session, build_pipeline, microbatches, open_session, require_training
 from fullbore.timeline.span import Activity
 from fullbore.trace.writer import TraceWriter
 from fullbore.train.history import History
@@ -36,6 +36,7 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         RankFailed: this rank or a neighbour failed.
     """
     session = open_session(worker, config)
+    require_training(session)
     folder = Path(session.place.mesh.gather(run_dir)[0])
     rank = session.place.mesh.rank
     session.place.tell("writing into the run folder")

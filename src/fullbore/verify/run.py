@@ -21,7 +21,7 @@ from fullbore.models.layered import LayeredModel, Microbatch, Objective
 from fullbore.models.load import load_model
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.processes.launch import Worker
-from fullbore.session.session import Session, build_pipeline, microbatches, open_session
+from fullbore.session.session import Session, build_pipeline, microbatches, open_session, require_training
 from fullbore.verify.compare import NOISE, TOLERANCES, compare, vanishing, without, worst
 from fullbore.verify.fault import ScaledGradient
 from fullbore.verify.reference import Observed, copies, run_reference
@@ -41,6 +41,7 @@ def verify_rank(
         RankFailed: this rank or a neighbour failed.
     """
     session = open_session(worker, config)
+    require_training(session)
     config, notes = comparable_config(config)
     slices = session.resolved.recipe.microbatches * session.resolved.recipe.accumulation
     batches = [_batch(session, step, pieces=slices) for step in range(steps)]
