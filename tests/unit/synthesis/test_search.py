@@ -54,8 +54,10 @@ def test_without_costs_it_is_made_for_equal_stages() -> None:
 def test_times_beyond_64_bits_are_refused(stages: list[tuple[int, int, int]], delay: int) -> None:
     """They came to an assertion of the list, which took 2^62 for never, or to an overflow in an array."""
     with pytest.raises(CostsError, match=r"ends before 2\^62 time units .* or with fewer decimals"):
-        search(SIZES, LINEAR, costs=costs_for(LINEAR, stages, delay=delay))
-    assert search(SIZES, LINEAR, costs=costs_for(LINEAR, [(2**41, 1, 1)], delay=2**41)).makespan > 8 * 2**41
+        search(SIZES, LINEAR, costs=costs_for(LINEAR, stages, delay=delay), name="auto")
+    assert (
+        search(SIZES, LINEAR, costs=costs_for(LINEAR, [(2**41, 1, 1)], delay=2**41), name="auto").makespan > 8 * 2**41
+    )
 
 
 def test_the_same_input_gives_the_same_order() -> None:
