@@ -409,17 +409,11 @@ class Pipeline:
     def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
         """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
         self._condition.require_ready()
-        count = 0
-
-        def cut() -> Sequence[Microbatch]:
-            nonlocal count
-            microbatches = self._given(batch, number, outputs)
-            count = counted(microbatches, self._objective)
-            return microbatches
-
-        microbatches = same_microbatches(cut, crossings=self._parts.stages.crossings, mesh=self._mesh)
+        microbatches = same_microbatches(
+            lambda: self._given(batch, number, outputs), crossings=self._parts.stages.crossings, mesh=self._mesh
+        )
         self._parts.tap.begin(outputs)
-        return microbatches, count
+        return microbatches, counted(microbatches, self._objective)
 
     def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""
