@@ -5,12 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ACTIVE := $(if $(VIRTUAL_ENV),$(wildcard $(VIRTUAL_ENV)/bin/fullbore))
-# Tests of one process each share the cores. Of those that start processes themselves, the ones that look at the clock
-# have the machine to themselves, and the others run two files at a time: they mostly wait for processes to begin.
+# Tests of one process each share the cores; those that start processes themselves have them to themselves.
 ALONE := tests/unit tests/property tests/golden
-CLOCKED := tests/e2e $(patsubst %,tests/distributed/test_%.py,emulated_links failures first_step slow_stage train)
-TOGETHER := $(filter-out $(CLOCKED),$(sort $(wildcard tests/distributed/test_*.py)))
-BY_TWO := -n 2 --dist loadfile
+TOGETHER := tests/distributed tests/e2e
 
 .PHONY: help setup demo test test-all check fmt golden clean
 
@@ -40,13 +37,11 @@ demo: $(if $(ACTIVE),,.venv/runs)
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n auto $(ALONE)
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(BY_TWO) $(TOGETHER)
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(CLOCKED)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(TOGETHER)
 
 test-all: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(ALONE)
-	$(BIN)/python -m pytest $(BY_TWO) $(TOGETHER)
-	$(BIN)/python -m pytest $(CLOCKED)
+	$(BIN)/python -m pytest $(TOGETHER)
 
 check: setup
 	$(BIN)/ruff format --check .
