@@ -191,7 +191,7 @@ def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     order, folder, next_file = tmp_path / "order.txt", str(Path(costs).parent), tmp_path / "next.json"
     schedule = get("1f1b").build(2, num_microbatches=6)
     write_schedule_file(order, schedule)
-    write_schedule_file(tmp_path / "schedule.txt", recompute_ahead(schedule, stages=[StageIndex(1)]))
+    write_schedule_file(tmp_path / "schedule.txt", recompute_ahead(schedule, stages=[StageIndex(0)]))
     ran = Recipe(Layout(2), 2, 6, (3, 2), str(order), recompute=("layer4",), recompute_ahead=True, memory_cap=3.0)
     write_recipe(tmp_path / "plan.json", ran)
     for asked in ((), ("--schedule", str(order))):
@@ -199,6 +199,10 @@ def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
         assert code == 0, err
         found = read_recipe(next_file).recipe
         assert (found.recompute, found.recompute_ahead, found.memory_cap) == (("layer4",), True, 3.0)
+    found = run(capsys, "partition", folder, "-p", "2", "--json")
+    (tmp_path / "schedule.txt").rename(tmp_path / "aside.txt")
+    assert run(capsys, "partition", folder, "-p", "2", "--json") == found, "as from the file without Rs"
+    (tmp_path / "aside.txt").rename(tmp_path / "schedule.txt")
     write_recipe(tmp_path / "plan.json", replace(ran, recompute_ahead=False))
     code, _, err = run(capsys, "partition", folder, "-p", "2")
     assert (code, "or set pipeline.recompute_ahead=true" in err) == (2, True)

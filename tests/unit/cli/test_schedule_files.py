@@ -192,6 +192,13 @@ def test_an_imported_csv_is_drawn_and_keeps_to_a_cap(capsys: pytest.CaptureFixtu
     assert err.endswith("keeps 2 microbatch-shares on a rank, above the memory cap of 1\n")
 
 
+def test_a_csv_is_called_by_what_can_be_printed_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my\x1b[31m  order\x01.csv"
+    path.write_bytes((INPUTS / "torch-zbv.csv").read_bytes())
+    code, out, _ = run(capsys, "schedule", "show", str(path))
+    assert (code, out.partition(":")[0]) == (0, "my[31m order")
+
+
 def test_a_recipe_caps_its_file_however_that_is_spelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
