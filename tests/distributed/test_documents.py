@@ -52,7 +52,7 @@ def trained(text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
         folder = tmp_path_factory.mktemp("runs") / grouping
         run = ("train.steps=3", "train.eval_every=3", "train.eval_batches=1", f"train.run_dir={folder}")
         pairs = [part for pair in options(text, grouping, *run) for part in ("--set", pair)]
-        ran = fullbore("train", *TINY_LLAMA, *pairs, "--json", env={"OMP_NUM_THREADS": "1"})
+        ran = fullbore("train", *TINY_LLAMA, *pairs, "--json")
         assert ran.code == 0, ran.err
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         found[grouping] = (json.loads(ran.out), lines, ran.err)

@@ -9,7 +9,6 @@ import re
 import socket
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -44,15 +43,13 @@ def options(text: Path, folder: Path, ranks: int, *pairs: str) -> tuple[str, ...
 
 def failing(fault: str, text: Path, folder: Path, *pairs: str, ranks: int = 2) -> str:
     """Train with the fault: exit code 2, one last sentence, no traceback, and within a moment no process left."""
-    marker = f"FULLBORE_TEST_RUN={uuid.uuid4().hex}"
-    name, value = marker.split("=")
-    ran = fullbore(*options(text, folder, ranks, *pairs), env={"FULLBORE_TEST_FAULT": fault, name: value})
+    ran = fullbore(*options(text, folder, ranks, *pairs), env={"FULLBORE_TEST_FAULT": fault})
     assert ran.code == 2, ran.err
     assert "Traceback" not in ran.err
     deadline = time.monotonic() + 5.0
-    while processes_of(marker) and time.monotonic() < deadline:
+    while processes_of(ran.session) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not processes_of(marker)
+    assert not processes_of(ran.session)
     sentences = [line for line in ran.err.splitlines() if line.startswith("fullbore: ")]
     assert len(sentences) == 1, ran.err
     return sentences[0]

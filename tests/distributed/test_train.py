@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -38,10 +37,11 @@ def sets(*pairs: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, str]:
-    """One run of 12 steps with an evaluation every 5: (answer, run folder, stderr)."""
+    """One run of 12 steps with an evaluation every 5, started as a user does: (answer, run folder, stderr)."""
     folder = tmp_path_factory.mktemp("runs") / "one"
     more = sets(f"train.run_dir={folder}", "train.steps=12", "train.eval_every=5", "optimizer.lr=0.01")
-    ran = fullbore("train", *OPTIONS, *more, *sets("optimizer.warmup_steps=2"), "--json")
+    every = (*OPTIONS, *more, *sets("optimizer.warmup_steps=2"), "--json")
+    ran = run([sys.executable, "-m", "fullbore", "train", *every])
     assert ran.code == 0, ran.err
     return json.loads(ran.out), folder, ran.err
 
@@ -238,14 +238,13 @@ def test_accumulation_is_one_step_in_trace_and_prediction(tmp_path: Path) -> Non
 
 
 def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
-    marker = uuid.uuid4().hex
     more = sets(f"train.run_dir={tmp_path / 'r'}", "train.steps=5000")
     launcher = subprocess.Popen(
         [sys.executable, "-m", "fullbore", "train", *OPTIONS, *more],
         cwd=ROOT,
-        env={**os.environ, "FULLBORE_TEST_RUN": marker},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     metrics = tmp_path / "r" / "metrics.jsonl"
     deadline = time.monotonic() + 60
@@ -255,25 +254,23 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
     launcher.send_signal(signal.SIGKILL)
     launcher.wait()
     deadline = time.monotonic() + 10
-    while processes_of(marker) and time.monotonic() < deadline:
+    while processes_of(launcher.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not processes_of(marker)
+    assert not processes_of(launcher.pid)
 
 
 def test_an_impatient_interrupt_at_the_start_is_one_line(tmp_path: Path) -> None:
     """Ctrl-C goes to the whole group of a terminal, the server that is importing torch among it."""
-    marker = uuid.uuid4().hex
     launcher = subprocess.Popen(
         [sys.executable, "-m", "fullbore", "train", *OPTIONS, *sets(f"train.run_dir={tmp_path / 'r'}")],
         cwd=ROOT,
-        env={**os.environ, "FULLBORE_TEST_RUN": marker},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while len(processes_of(marker)) < 3 and time.monotonic() < deadline:  # the launcher, a tracker and the server
+    while len(processes_of(launcher.pid)) < 3 and time.monotonic() < deadline:  # the launcher, a tracker and the server
         time.sleep(0.02)
     time.sleep(0.2)
     for _ in range(3):
@@ -283,6 +280,6 @@ def test_an_impatient_interrupt_at_the_start_is_one_line(tmp_path: Path) -> None
     _, err = launcher.communicate(timeout=30)
     assert (launcher.returncode, err) == (130, "starting 2 ranks\nfullbore: interrupted\n")
     deadline = time.monotonic() + 10
-    while processes_of(marker) and time.monotonic() < deadline:
+    while processes_of(launcher.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not processes_of(marker)
+    assert not processes_of(launcher.pid)

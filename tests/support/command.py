@@ -1,14 +1,15 @@
-"""Run the command line in a process of its own, as a user does."""
+"""Run the command line in a process of its own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from tests.support.command_server import CommandServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,35 +26,48 @@ class Ran:
     code: int
     out: str
     err: str
-    seconds: float
+    session: int
+    """The command led a session of its own: see `processes_of`."""
 
 
 def fullbore(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 100.0) -> Ran:
-    """``fullbore ARGUMENTS`` from the project's root."""
-    return run([sys.executable, "-m", "fullbore", *arguments], env=env, timeout_s=timeout_s)
+    """``fullbore ARGUMENTS`` from the project's root, without the time that its imports take."""
+    return Ran(*_server().run(arguments, env={**os.environ, **(env or {})}, timeout_s=timeout_s))
 
 
 def run(command: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 100.0) -> Ran:
-    started = time.monotonic()
-    done = subprocess.run(
+    """Any command from the project's root, started as a user does."""
+    with subprocess.Popen(
         command,
         cwd=ROOT,
         env={**os.environ, **(env or {})},
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr, time.monotonic() - started)
-
-
-def processes_of(marker: str) -> list[int]:
-    """Processes that carry ``marker`` in their environment: what a run has left behind."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+        start_new_session=True,
+    ) as process:
         try:
-            if marker.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return Ran(process.returncode, out, err, process.pid)
+
+
+@cache
+def _server() -> CommandServer:
+    return CommandServer(cwd=ROOT)
+
+
+def processes_of(session: int) -> list[int]:
+    """Processes of a session: what a command that led it has left behind, whatever groups they have made."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its_session = path.read_text().rpartition(")")[2].split()[:4]
         except OSError:
             continue
+        if int(its_session) == session and state != "Z":
+            found.append(int(path.parent.name))
     return found

@@ -1,0 +1,142 @@
+"""Commands in processes that are forked, not started: each finds torch and transformers imported, as ranks do.
+
+A `fullbore train` of a tiny model spends nine tenths of its time on imports, and tests run dozens. Here one server
+imports them once and forks a process for each command. That process runs ``python -m fullbore`` from its first line,
+and the server of its own ranks, which `multiprocessing` would start from an executable, is forked from it too; every
+other line of `fullbore.runtime.processes` is the user's. Where a test is about how a command starts, who reads its
+streams or what kills it, it takes `tests.support.command.run` instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CommandServer"]
+
+PRELOAD = (
+    *("torch", "torch.distributed.device_mesh", "transformers.models.llama.modeling_llama"),
+    *("fullbore.train.loop", "fullbore.train.emulate", "fullbore.verify.run"),
+    *("fullbore.cli.train", "fullbore.cli.verify", "fullbore.cli.trace"),
+)
+"""What commands and ranks import; but for `fullbore.runtime.processes.server_start`, which acts when it is imported."""
+
+
+class CommandServer:
+    """The tests' side. It ends with the process that made it: its standard input closes."""
+
+    def __init__(self, *, cwd: Path) -> None:
+        """``cwd``: where all commands run, and where `tests` is."""
+        command = [sys.executable, "-m", "tests.support.command_server"]
+        self._process = subprocess.Popen(
+            command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )  # no buffer: what is in one is not seen by `select`
+
+    def run(self, arguments: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str, int]:
+        """(exit code, stdout, stderr, session) of ``fullbore ARGUMENTS`` in this environment."""
+        with tempfile.TemporaryDirectory(prefix="command-") as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            self._ask({"arguments": arguments, "env": dict(env), "out": str(out), "err": str(err)})
+            pid = self._answer(timeout_s)
+            try:
+                code = self._answer(timeout_s)
+            except TimeoutError:
+                os.killpg(pid, signal.SIGKILL)
+                self._answer(timeout_s)
+                raise
+            return code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"), pid
+
+    def _ask(self, request: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    def _answer(self, timeout_s: float) -> int:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        if not ready:
+            raise TimeoutError(f"the command has not ended after {timeout_s} s")
+        return int(self._process.stdout.readline())
+
+
+def serve() -> None:
+    """Fork a process for each line of standard input; answer with its pid, and with its exit code once it has ended."""
+    for name in PRELOAD:
+        importlib.import_module(name)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _become(**json.loads(line))
+        os.write(1, f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _become(*, arguments: list[str], env: dict[str, str], out: str, err: str) -> None:
+    """A command, in a session of its own, so that whatever it leaves behind can be found."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for descriptor, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
+        opened = os.open(path, flags | os.O_CREAT, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["fullbore", *arguments]
+    util.spawnv_passfds = _fork_server(util.spawnv_passfds)
+    code: Any = 0
+    try:
+        runpy.run_module("fullbore", run_name="__main__", alter_sys=True)
+    except SystemExit as leaving:
+        code = leaving.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _fork_server(spawn: Any) -> Any:
+    """`multiprocessing.util.spawnv_passfds` that forks the server of ranks, ``python -c CODE``, and starts what else
+    there is."""
+
+    def fork(path: str, args: Sequence[str], descriptors: Sequence[int]) -> int:
+        code = args[-1]
+        if "forkserver" not in code:
+            return int(spawn(path, args, descriptors))
+        pid = os.fork()
+        if pid == 0:
+            kept = (0, 1, 2, *sorted(descriptors))
+            for low, high in pairwise((*kept, os.sysconf("SC_OPEN_MAX"))):
+                os.closerange(low + 1, high)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the command has an answer of its own
+            try:
+                exec(code, {"__name__": "__main__"})
+            except SystemExit:
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        return pid
+
+    return fork
+
+
+if __name__ == "__main__":
+    serve()
