@@ -19,7 +19,7 @@ from tests.support.ranks import SQUARED_ERROR
 
 NAMES = (
     *("every_model", "two_steps_that_add_up", "outputs_in_order", "float16_with_a_skipped_step"),
-    *("different_modules", "refused_writes", "refused_weights", "refusals"),
+    *("different_modules", "unusual_buffers", "refused_writes", "refused_weights", "refusals"),
 )
 
 
@@ -113,6 +113,21 @@ def test_copies_of_a_users_own_module_are_made_equal(seen: dict[str, list[Any]])
         expected = float(SQUARED_ERROR.loss_sum(model(batch["inputs"]), batch)) / SQUARED_ERROR.count(batch)
     (loss,) = {loss for loss, _, _ in seen["different_modules"]}
     assert loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_buffers_that_not_every_operation_takes_are_made_equal_and_watched(seen: dict[str, list[Any]]) -> None:
+    values: dict[str, torch.Tensor] = {}
+    holders: Counter[str] = Counter()
+    for held, (first, *changed, layout) in seen["unusual_buffers"]:
+        for name, buffer in held.items():
+            assert torch.equal(values.setdefault(name, buffer), buffer), name
+            holders[name] += 1
+        assert first == seen["unusual_buffers"][0][1][0]
+        for said, name in zip(changed, ("repeated", "conjugated"), strict=True):
+            assert f"ModelError: dualpipe holds the model twice, and a forward changes Unusual.{name}: each" in said
+        refused = "dualpipe holds the model twice, and Unusual.sparse is of layout torch.sparse_coo, in which one copy"
+        assert re.match(rf"ModelError: {refused}|ConfigError: rank \d cannot begin: {refused}", layout)
+    assert sorted(holders.values()) == [2, 2]
 
 
 def test_a_forward_that_writes_into_a_buffer_is_refused_by_every_rank(seen: dict[str, list[Any]]) -> None:

@@ -231,6 +231,46 @@ def different_modules(mesh: Mesh) -> tuple[float, dict[str, Tensor], dict[str, b
     return loss, weights, owned
 
 
+class Unusual(nn.Module):
+    """Draws buffers that not every operation takes: one that repeats itself and a conjugated one."""
+
+    def __init__(self, changed: str | None) -> None:
+        """``changed``: the buffer that a forward changes."""
+        super().__init__()
+        self.changed = changed
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("repeated", torch.randn(8, 1).double().expand(8, 8))
+        self.register_buffer("conjugated", torch.randn(8, dtype=torch.complex128).conj())
+
+    def forward(self, value: Tensor) -> Tensor:
+        output: Tensor = self.linear(value) @ self.repeated * self.conjugated.imag
+        if self.changed is not None:
+            setattr(self, self.changed, 2 * getattr(self, self.changed))
+        return output
+
+
+def unusual_buffers(mesh: Mesh) -> tuple[dict[str, Tensor], list[str]]:
+    """The buffers of a pipeline whose ranks drew different ones; and what is said of its first step, of one that
+    changes either, and of a layout that cannot be shared."""
+    said: list[str] = []
+    held: dict[str, Tensor] = {}
+    for changed in (None, "repeated", "conjugated", "sparse"):
+        torch.manual_seed(100 + mesh.rank)
+        model = nn.Sequential(nn.Linear(8, 8), Unusual(changed), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+        if changed == "sparse":
+            model[1].register_buffer("sparse", torch.eye(8).double().to_sparse())
+        try:
+            pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
+            if changed is None:
+                held = {name: buffer.clone() for name, buffer in pipeline.buffers().items()}
+            said.append(f"{pipeline.step(chains.batch()):.9f}")
+        except FullboreError as error:
+            said.append(f"{type(error).__name__}: {error}")
+        else:
+            pipeline.release()
+    return held, said
+
+
 class Averaging(nn.Module):
     """Writes what it sees into a buffer, as no module of torch's that could be known by its class."""
 
@@ -244,7 +284,8 @@ class Averaging(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         output: Tensor = self.linear(value) + self.ones
-        seen = 0.9 * self.mean + 0.1 * output.detach().mean(0)
+        before = 0.0 if self.mean is None else self.mean
+        seen = 0.9 * before + 0.1 * output.detach().mean(0)
         match self.how:
             case "replaced":
                 self.mean = seen
@@ -254,6 +295,8 @@ class Averaging(nn.Module):
                 self.mean.data.copy_(seen)
             case "evaluating" if not self.training:
                 self.mean = seen
+            case "removed":
+                self.mean = None
             case "the same":
                 self.mean = torch.zeros_like(self.mean)
         return output
@@ -268,7 +311,7 @@ class Written:
     loss: float
 
 
-WAYS = ("replaced", "in place", "unseen", "evaluating", "the same")
+WAYS = ("replaced", "in place", "unseen", "evaluating", "removed", "the same")
 
 
 def refused_writes(mesh: Mesh) -> dict[str, Written]:

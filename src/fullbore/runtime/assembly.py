@@ -21,7 +21,7 @@ from fullbore.runtime.gradients import GradientStore
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.mirrored import BufferWatch, require_no_statistics, share_buffers
+from fullbore.runtime.mirrored import BufferWatch, require_mirrorable, share_buffers
 from fullbore.runtime.outputs import OutputTap
 from fullbore.runtime.processes.board import START_UP_FACTOR, ProgressBoard
 from fullbore.runtime.recorder import StepRecorder
@@ -104,7 +104,7 @@ def assembled(
             recorder=recorder,
         )
         undo.callback(built.release)
-        require_no_statistics(built.modules, schedule=schedule)
+        require_mirrorable(built.modules, schedule=schedule)
         return built
 
     stages = all_or_none(local_stages, mesh=mesh)

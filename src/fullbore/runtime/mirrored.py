@@ -18,14 +18,14 @@ from fullbore.ir.schedule import Schedule
 from fullbore.models.statistics import counts_its_input
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["BufferWatch", "require_no_statistics", "share_buffers"]
+__all__ = ["BufferWatch", "require_mirrorable", "share_buffers"]
 
 
-def require_no_statistics(modules: Iterable[nn.Module], *, schedule: Schedule) -> None:
+def require_mirrorable(modules: Iterable[nn.Module], *, schedule: Schedule) -> None:
     """With one stream nothing is asked of a rank's stages.
 
     Raises:
-        ModelError: a module counts its input into running statistics.
+        ModelError: a module counts its input into running statistics, or has a buffer that cannot be made equal.
     """
     if schedule.placement.num_streams == 1:
         return
@@ -37,6 +37,14 @@ def require_no_statistics(modules: Iterable[nn.Module], *, schedule: Schedule) -
             "see its own half of the microbatches; use a schedule with one stream, put the layer into evaluation mode "
             "first, or make it with track_running_stats=False"
         )
+    for part in parts:
+        for name, buffer in part.named_buffers(recurse=False):
+            if buffer.layout is not torch.strided:
+                raise ModelError(
+                    f"{schedule.name} holds the model twice, and {type(part).__name__}.{name} is of layout "
+                    f"{buffer.layout}, in which one copy cannot take the other's values; make it dense, or use a "
+                    "schedule with one stream"
+                )
 
 
 class BufferWatch:
@@ -47,11 +55,11 @@ class BufferWatch:
         self._stages = () if schedule.placement.num_streams == 1 else tuple(stages)
         self._name = schedule.name
         self._mesh = mesh
-        self._before: Mapping[tuple[int, str], Tensor] = {}
+        self._before: dict[tuple[int, str], tuple[str, Tensor]] = {}
 
     def begin(self) -> None:
         """A step or an evaluation is about to run."""
-        self._before = {place: held.detach().clone() for place, (_, held) in self._buffers().items()}
+        self._before = {place: (said, held.detach().clone()) for place, (said, held) in self._buffers().items()}
 
     def require_kept(self) -> None:
         """After it. Every rank calls this.
@@ -61,8 +69,9 @@ class BufferWatch:
         """
         if not self._stages:
             return
-        here = {said for place, (said, held) in self._buffers().items() if _differ(self._before.get(place), held)}
+        before, after = self._before, self._buffers()
         self._before = {}
+        here = {said for place, (said, _) in (before | after).items() if _differ(before.get(place), after.get(place))}
         found = sorted({said for names in self._mesh.gather(here) for said in names})
         if found:
             raise ModelError(
@@ -81,15 +90,17 @@ class BufferWatch:
         }
 
 
-def _differ(one: Tensor | None, other: Tensor) -> bool:
-    """In any bit. (What is not a number differs from itself, but its bits do not.)"""
-    return (
-        one is None or one.shape != other.shape or one.dtype != other.dtype or not torch.equal(_bits(one), _bits(other))
-    )
+def _differ(one: tuple[str, Tensor] | None, other: tuple[str, Tensor] | None) -> bool:
+    """In any bit, or is it there only once? (What is not a number differs from itself, but its bits do not.)"""
+    if one is None or other is None:
+        return True
+    (_, before), (_, after) = one, other
+    alike = (before.shape, before.dtype, before.layout) == (after.shape, after.dtype, after.layout)
+    return not alike or not torch.equal(_bits(before), _bits(after))
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 @torch.inference_mode()  # in which a buffer that was made in it may be written too
@@ -104,4 +115,5 @@ def share_buffers(buffers: Mapping[str, Tensor], *, schedule: Schedule, mesh: Me
         value = mesh.share(buffers[name].cpu() if mesh.rank == owner else None, owner=owner)
         if name in buffers and mesh.rank != owner:
             assert value is not None, "the owner has one"
-            buffers[name].copy_(value)
+            once = tuple(slice(1) if stride == 0 else slice(None) for stride in buffers[name].stride())
+            buffers[name][once].copy_(value[once])  # of an expanded one only what it repeats can be written

@@ -41,7 +41,7 @@ from fullbore.runtime.condition import Condition
 from fullbore.runtime.device import Device
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.mirrored import require_no_statistics
+from fullbore.runtime.mirrored import require_mirrorable
 from fullbore.runtime.outputs import Output, require_output
 from fullbore.runtime.patience import Patience
 from fullbore.runtime.processes.board import ProgressBoard
@@ -418,7 +418,7 @@ class Pipeline:
     def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
         """The batch cut; a rank that refuses does so together with the others."""
         self._parts.trainable.check()
-        require_no_statistics(self._parts.stages.modules, schedule=self.schedule)
+        require_mirrorable(self._parts.stages.modules, schedule=self.schedule)
         require_output(outputs)
         microbatches = microbatches_of(batch, number=number, most=self._num_microbatches)
         self._parts.stages.require_inputs(microbatches)
