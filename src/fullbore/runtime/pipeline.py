@@ -15,6 +15,7 @@ Started by torchrun, each process holds one pipeline rank; started alone, it is 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
@@ -163,6 +164,7 @@ class Pipeline:
                 undo=undo,
             )
             self._undo = undo.pop_all()
+        weakref.finalize(self, self._undo.close).atexit = False  # dropped unclosed, it gives the modules back too
         self._mesh.begin_steps()
 
     @contextmanager
