@@ -19,7 +19,7 @@ from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits, Partition
 from fullbore.plan.from_run import RunCosts
 from fullbore.plan.recompute import ahead_in_stages
-from fullbore.plan.schedule import AskedSchedule, drawn_schedule, is_file
+from fullbore.plan.schedule import AskedSchedule, drawn_schedule, is_file, is_same
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.simulate.engine import simulate
 from fullbore.simulate.memory import peak_bytes
@@ -140,7 +140,7 @@ def _asked_run(
                 schedule="1f1b" if schedule is None else schedule,
             ),
         )
-    same = schedule is None or schedule == ran.schedule
+    same = schedule is None or is_same(schedule, ran.schedule)
     return RunConfig(
         batch=BatchConfig(microbatch_size=known.microbatch_size, accumulation=ran.accumulation),
         pipeline=PipelineConfig(

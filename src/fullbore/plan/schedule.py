@@ -33,7 +33,7 @@ from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get, require_can_run
 
-__all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file"]
+__all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file", "is_same"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,13 @@ def drawn_schedule(config: RunConfig) -> AskedSchedule:
 def is_file(schedule: str) -> bool:
     """Is it the name of a file rather than of a schedule? It has a suffix, or a folder, as ``./order`` has."""
     return schedule not in CATALOGUE and (bool(Path(schedule).suffix) or os.sep in schedule)
+
+
+def is_same(one: str, other: str) -> bool:
+    """Do both name one schedule, or one file, however it is spelled?"""
+    if one == other:
+        return True
+    return is_file(one) and is_file(other) and os.path.realpath(one) == os.path.realpath(other)
 
 
 def _named(config: RunConfig) -> AskedSchedule:

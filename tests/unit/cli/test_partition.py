@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from fullbore.cli.run_options import read_config
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.stage import StageCost
 from fullbore.costs.streams import stages_over
+from fullbore.errors import ConfigError
 from fullbore.ids import StageIndex
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.ir.torch_write import format_torch_csv
-from fullbore.plan.recipe_file import read_recipe, write_recipe
+from fullbore.plan.check import check_before_start
+from fullbore.plan.recipe_file import read_recipe, recipe_document, write_recipe
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
@@ -184,6 +187,38 @@ def test_a_run_from_a_file_is_cut_for_what_the_file_says(
     assert read_recipe(next_file).recipe.schedule == str(copy)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_recipe_whose_schedule_is_a_file_runs_from_any_folder(
+    kept: bool, costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named the file as the run did, from the folder that the run was started in. With the run's own copy the file
+    itself is not needed."""
+    folder, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    (folder / "run").mkdir(parents=True)
+    elsewhere.mkdir()
+    monkeypatch.chdir(folder)
+    Path(costs).rename("run/profile.json")
+    schedule = get("gpipe").build(2, num_microbatches=6)
+    order = "run/schedule.txt" if kept else "order.txt"
+    write_schedule_file(Path(order), schedule)
+    ran = recipe_document(Recipe(Layout(2), 2, 6, (3, 2), "order.txt"))
+    Path("run/plan.json").write_text(json.dumps(ran))
+    assert run(capsys, "partition", "run", "-p", "2", "-o", "recipe.json")[0] == 0
+    assert run(capsys, "partition", "run", "-p", "2", "--schedule", "./order.txt")[0] == (2 if kept else 0)
+    monkeypatch.chdir(elsewhere)
+    config = read_config(None, recipe=folder / "recipe.json", overrides=())
+    assert config.pipeline.schedule == str(folder / order)
+    check_before_start(config)
+    spelled = f"pipeline.schedule=../work/{order}"
+    assert read_config(None, recipe=folder / "recipe.json", overrides=(spelled,)) == config
+    (folder / order).unlink()
+    said = (
+        f"recipe\\.json takes its order from {folder / order}, which is not there; write into the recipe, as its sched"
+    )
+    with pytest.raises(ConfigError, match=said):
+        read_config(None, recipe=folder / "recipe.json", overrides=())
+
+
 def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,7 +229,7 @@ def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     write_schedule_file(tmp_path / "schedule.txt", recompute_ahead(schedule, stages=[StageIndex(0)]))
     ran = Recipe(Layout(2), 2, 6, (3, 2), str(order), recompute=("layer4",), recompute_ahead=True, memory_cap=3.0)
     write_recipe(tmp_path / "plan.json", ran)
-    for asked in ((), ("--schedule", str(order))):
+    for asked in ((), ("--schedule", str(order)), ("--schedule", f"{tmp_path}/./order.txt")):
         code, _, err = run(capsys, "partition", folder, "-p", "2", *asked, "-o", str(next_file))
         assert code == 0, err
         found = read_recipe(next_file).recipe
