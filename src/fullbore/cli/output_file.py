@@ -22,7 +22,8 @@ __all__ = ["COSTS", "PICTURE", "RECIPE", "SCHEDULE", "STDOUT", "TIMELINE", "File
 STDOUT = Path("-")
 
 _HEAD_BYTES = 1 << 16
-_RUN_FILES = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", "trace")
+_TRACE = "trace"
+_RUN_FILES = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", _TRACE)
 """What a run writes beside its run.toml, which is of no kind here and stays for that."""
 
 
@@ -105,9 +106,9 @@ def _require_free(output: Output, path: Path) -> None:
         held = path.stat()
     if held is not None and stat.S_ISDIR(held.st_mode):
         raise ConfigError(f"{option} is the file to write ({path} is a folder); name one in it")
-    folder, name = os.path.split(os.path.realpath(path))
-    if name in _RUN_FILES and _holds_run(Path(folder), beside=name):
-        raise ConfigError(f"{option} {path} belongs to the run in {folder}; name another file")
+    run = _run_of(Path(os.path.abspath(path))) or _run_of(Path(os.path.realpath(path)))
+    if run is not None:
+        raise ConfigError(f"{option} {path} belongs to the run in {os.path.realpath(run)}; name another file")
     if held is None or not stat.S_ISREG(held.st_mode):
         return
     stream = _stream_into(held)
@@ -120,6 +121,14 @@ def _require_free(output: Output, path: Path) -> None:
         head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
     if kind.looks.match(head) is None:
         raise ConfigError(f"{option} {path} exists and is no {kind.noun}; name another file, or remove it")
+
+
+def _run_of(path: Path) -> Path | None:
+    """The folder of the run that a file is of: one that a run writes, or one anywhere below its ``trace``."""
+    if path.name in _RUN_FILES and _holds_run(path.parent, beside=path.name):
+        return path.parent
+    above = (folder.parent for folder in path.parents if folder.name == _TRACE)
+    return next((folder for folder in above if _holds_run(folder, beside=_TRACE)), None)
 
 
 def _holds_run(folder: Path, *, beside: str) -> bool:

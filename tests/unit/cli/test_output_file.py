@@ -195,9 +195,33 @@ def test_a_run_keeps_its_files(written: str, other: str, capsys: pytest.CaptureF
         held.unlink()
 
 
+@pytest.mark.parametrize("held", [None, "", "0F0\n"])
+@pytest.mark.parametrize("name", ["rank-0000.jsonl", "order.csv", "below/order.csv"])
+def test_a_run_keeps_what_lies_in_its_trace(name: str, held: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the trace is a link to a larger disk."""
+    for trace in ("run/trace", "disk/spans"):
+        Path(trace, "below").mkdir(parents=True)
+        if held is not None:
+            Path(trace, name).write_text(held)
+    Path("linked").mkdir()
+    Path("linked/trace").symlink_to("../disk/spans")
+    Path("link").symlink_to("run/trace")
+    for run_dir in ("run", "linked"):
+        for own in ("run.toml", "plan.json"):
+            Path(run_dir, own).touch()
+    for path, of in ((f"run/trace/{name}", "run"), (f"linked/trace/{name}", "linked"), (f"link/{name}", "run")):
+        code, out, err = run(capsys, "schedule", "export", *SIZES, "--csv", path)
+        assert (code, out) == (2, "")
+        assert err == f"fullbore: --csv {path} belongs to the run in {Path(of).resolve()}; name another file\n"
+        assert (Path(path).read_text() if Path(path).exists() else None) == held
+
+
 @pytest.mark.parametrize("beside", [("run.toml",), ("profile.json", "plan.json")])
 def test_a_folder_of_ones_own_is_no_run(beside: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     for name in beside:
         Path(name).touch()
     for _ in range(2):
         assert run(capsys, "schedule", "export", *SIZES, "--text", "schedule.txt")[0] == 0
+    Path("schedule.txt").unlink()
+    Path("trace").mkdir()
+    assert run(capsys, "schedule", "export", *SIZES, "--text", "trace/order.txt")[0] == 0
