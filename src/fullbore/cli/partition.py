@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.file_kind import RECIPE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
-from fullbore.cli.output_file import RECIPE, Output, require_outputs
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.errors import ConfigError
 from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits

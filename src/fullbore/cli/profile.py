@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.file_kind import COSTS
 from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.cli.output_file import COSTS, Output, require_outputs
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.cli.run_options import import_from_here
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from fullbore.cli import schedule_check, schedule_compare, schedule_export
+from fullbore.cli.file_kind import PICTURE, SCHEDULE
 from fullbore.cli.output import (
     answer_no,
     json_option,
@@ -20,7 +21,7 @@ from fullbore.cli.output import (
     use_color,
     width,
 )
-from fullbore.cli.output_file import PICTURE, SCHEDULE, Output, require_outputs
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.cli.schedule_options import (
     cost_options,
     memory_model_option,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.file_kind import SCHEDULE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
-from fullbore.cli.output_file import SCHEDULE, STDOUT, Output, require_outputs
+from fullbore.cli.output_file import STDOUT, Output, require_outputs
 from fullbore.cli.schedule_options import (
     cost_options,
     names_file,

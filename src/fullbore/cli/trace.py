@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.file_kind import TIMELINE
 from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.cli.output_file import STDOUT, TIMELINE, Output, require_outputs
+from fullbore.cli.output_file import STDOUT, Output, require_outputs
 from fullbore.errors import ConfigError, TraceError
 from fullbore.timeline.chrome import Step, chrome_trace
 from fullbore.trace.format import trace_path

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fullbore.cli.output_file import COSTS, PICTURE, RECIPE, SCHEDULE, TIMELINE, FileKind, Output, require_outputs
+from fullbore.cli.file_kind import SCHEDULE
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.errors import ConfigError
 from tests.unit.cli.test_main import run
 
@@ -84,54 +85,6 @@ def test_a_loop_of_links_is_one_error(capsys: pytest.CaptureFixture[str]) -> Non
     for command in (("partition", "loop", "-p", "2", "-o", "loop"), ("trace", "export", "loop", "-o", "loop")):
         code, out, err = run(capsys, *command)
         assert (code, out, err.count("\n")) == (2, "", 1), err
-
-
-LAYOUT, CUT = '"layout": {}', '"layers_per_stage": [1]'
-BEGINNINGS: list[tuple[FileKind, str]] = [
-    (SCHEDULE, "fullbore schedule 1\nname a\n"),
-    (SCHEDULE, "\ufefffullbore schedule 1\nname a\n"),
-    (SCHEDULE, "0F0"),
-    (SCHEDULE, "10W12\r\n"),
-    (SCHEDULE, ",, ,0F0,0F1\n"),
-    (SCHEDULE, '"0F0","0F1"\n'),
-    (SCHEDULE, "0RECV_B1,0B1\n"),
-    (SCHEDULE, "0UNSHARD,0F0\n"),
-    (SCHEDULE, "(0F3;3B1)OVERLAP_F_B,0F1\n"),
-    (RECIPE, f"{{{LAYOUT}, {CUT}}}"),
-    (RECIPE, f"\ufeff\n{{{CUT}, {LAYOUT}}}"),
-    (PICTURE, "<svg xmlns='http://www.w3.org/2000/svg'>"),
-    (PICTURE, '\ufeff<?xml version="1.0"?>\n<!DOCTYPE svg PUBLIC "a" "b">\n<!-- by hand -->\n<svg>'),
-    (TIMELINE, '{"displayTimeUnit": "ms"'),
-    (COSTS, '{"layers": [{"name": "a", "forward_ns": 1'),
-]
-OTHERS: list[tuple[FileKind, str]] = [
-    (SCHEDULE, "fullbore schedule of the week\n"),
-    (SCHEDULE, "fullbore schedule 10\n"),
-    (SCHEDULE, "3D printing notes\n"),
-    (SCHEDULE, "3D,2D\n"),
-    (SCHEDULE, "0F0abc,0F1\n"),
-    (SCHEDULE, "0F,0B\n"),
-    (SCHEDULE, "(0F3;notes)OVERLAP_F_B,0F1\n"),
-    (RECIPE, f"{{{CUT}}}"),
-    (RECIPE, f"{{{LAYOUT}}}"),
-    (PICTURE, '<?xml version="1.0"?>\n<html><body><svg></svg></body></html>'),
-    (PICTURE, "<svgs>"),
-    (TIMELINE, '{"traceEvents": []'),
-    (COSTS, '{"layers": []}'),
-]
-
-
-@pytest.mark.parametrize(("kind", "beginning"), BEGINNINGS)
-def test_a_kind_is_known_by_its_beginning(kind: FileKind, beginning: str) -> None:
-    Path("held").write_text(beginning, newline="")
-    require_outputs(Output(option="-o", path=Path("held"), kind=kind))
-
-
-@pytest.mark.parametrize(("kind", "beginning"), OTHERS)
-def test_what_only_resembles_it_stays(kind: FileKind, beginning: str) -> None:
-    Path("held").write_text(beginning, newline="")
-    with pytest.raises(ConfigError, match=f"^-o held exists and is no {kind.noun}; name another file, or remove it$"):
-        require_outputs(Output(option="-o", path=Path("held"), kind=kind))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
