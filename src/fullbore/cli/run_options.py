@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
@@ -42,8 +43,8 @@ def run_options(command: _Command) -> _Command:
             metavar="SECTION.KEY=VALUE",
             help="Override a key of the file.",
         ),
-        click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Run exactly this recipe."),
-        click.argument("run", required=False, type=click.Path(path_type=Path), metavar="[RUN.toml]"),
+        click.option("--recipe", type=PATH_TYPE, metavar="FILE", help="Run exactly this recipe."),
+        click.argument("run", required=False, type=PATH_TYPE, metavar="[RUN.toml]"),
     ):
         command = option(command)
     return command

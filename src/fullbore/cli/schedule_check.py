@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
 from fullbore.errors import ConfigError
 from fullbore.ir.schedule_file import open_schedule_file
@@ -15,7 +16,7 @@ __all__ = ["command"]
 
 
 @click.command("check")
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", type=PATH_TYPE, metavar="FILE")
 @click.option("--blocking", is_flag=True, help="Also look for wait cycles: each send blocks until it is received.")
 @click.option(
     "--in-flight",
