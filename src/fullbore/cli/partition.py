@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -66,7 +67,7 @@ def command(
         if given is not None and given < 1:
             raise ConfigError(f"{option} is a number of {what}, at least 1 (given {option} {given})")
     require_outputs(Output(option="-o", path=output, kind=RECIPE), inputs={"COSTS": costs})
-    known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
+    known = costs_of_run(costs) if os.path.isdir(costs) else costs_of_file(costs)
     try:
         planned = planned_partition(
             known,

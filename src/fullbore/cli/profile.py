@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -58,7 +59,7 @@ def _config(model: str | None, overrides: tuple[str, ...]) -> RunConfig:
     path = Path(model)
     if path.suffix == ".toml":
         return load_run(path, overrides=overrides)
-    if path.is_dir():
+    if os.path.isdir(path):
         return load_run(None, overrides=[f"model.hf={model}", *overrides])
     if ":" in model:
         return load_run(None, overrides=[f"model.factory={model}", *overrides])

@@ -17,6 +17,7 @@ from fullbore.errors import ConfigError
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
 from fullbore.plan.schedule import is_file, is_same
+from fullbore.shown import shown
 
 __all__ = ["TORCH", "import_from_here", "preload", "read_config", "run_options"]
 
@@ -75,7 +76,7 @@ def read_config(run: Path | None, *, recipe: Path | None, overrides: tuple[str, 
         asked, has = _said(config, name), _said(fixed, name)
         if not _agree(asked, has):
             raise ConfigError(
-                f"--set {override} contradicts the recipe {recipe}, which has "
+                f"--set {shown(override)} contradicts the recipe {recipe}, which has "
                 f"{f'no {name}' if has is None else f'{name} = {has!r}'}; leave out one of them"
             )
     return fixed

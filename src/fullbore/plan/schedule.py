@@ -30,6 +30,7 @@ from fullbore.ir.validate import validate
 from fullbore.plan.setting_words import RUN_FILE, SettingWords
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import without_recomputations
+from fullbore.shown import shown
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get, require_can_run
@@ -138,7 +139,7 @@ def drawn_schedule(config: RunConfig, *, words: SettingWords = RUN_FILE) -> Aske
         ranks, direction = config.pipeline.stages, "" if placement.num_streams == 1 else " in one direction"
         raise ConfigError(
             f"pipeline.partition needs a number of layers for each of the {wanted} stages of {asked.name}{direction} "
-            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={placement.num_stages // ranks}); "
+            f"({len(given)} given: {shown(str(list(given)))}; stages={ranks}, chunks={placement.num_stages // ranks}); "
             f'give {wanted} numbers, or a word such as "equal"'
         )
     return asked
