@@ -7,6 +7,7 @@ raises on purpose becomes one readable message on stderr; anything else is our b
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ import click
 from fullbore.errors import ConfigError, FullboreError
 from fullbore.nearest import nearest
 from fullbore.plain_text import is_plain
+from fullbore.shown import with_words_shown
 from fullbore.standard_streams import outlive_readers
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -151,10 +153,12 @@ def _run(arguments: list[str] | None) -> int:
         code: Any = _commanded(arguments)
         sys.stdout.flush()
     except FullboreError as error:
-        click.echo(f"fullbore: {error}", err=True)
+        click.echo(f"fullbore: {with_words_shown(str(error))}", err=True)
         return 2
     except click.ClickException as error:
-        error.show()
+        page = io.StringIO()
+        error.show(page)
+        click.echo(with_words_shown(page.getvalue()), err=True, nl=False)
         return error.exit_code
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -165,7 +169,7 @@ def _run(arguments: list[str] | None) -> int:
         click.echo("fullbore: terminated", err=True)
         return 143
     except OSError as error:
-        click.echo(f"fullbore: the system refused: {error}", err=True)
+        click.echo(f"fullbore: the system refused: {with_words_shown(str(error))}", err=True)
         _discard_stdout()
         return 2
     return code if isinstance(code, int) else 0

@@ -8,42 +8,22 @@ kind that is written, and not part of a run. `fullbore.written_file` then writes
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fullbore.cli.file_kind import FileKind
 from fullbore.errors import ConfigError
 
-__all__ = ["COSTS", "PICTURE", "RECIPE", "SCHEDULE", "STDOUT", "TIMELINE", "FileKind", "Output", "require_outputs"]
+__all__ = ["STDOUT", "Output", "require_outputs"]
 
 STDOUT = Path("-")
 
-_HEAD_BYTES = 1 << 16
-_RUN_FILES = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", "trace")
+_TRACE = "trace"
+_RUN_FILES = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", _TRACE)
 """What a run writes beside its run.toml, which is of no kind here and stays for that."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """What a command writes, told by how such a file begins."""
-
-    noun: str
-    looks: re.Pattern[str]
-    """What the beginning of every such file matches, without a byte order mark."""
-
-
-_CELL = r"[0-9]+(?:(?:[FBIW]|(?:SEND|RECV)_[FB])[0-9]+|UNSHARD|RESHARD|REDUCE_GRAD)"
-_FIRST_CELL = rf'[\s,"]*(?:{_CELL}|\(\s*{_CELL}\s*;\s*{_CELL}\s*\)OVERLAP_F_B)[ \t"]*(?:[,\r\n]|\Z)'
-"""Of PyTorch's CSV, idle slots before it."""
-
-COSTS = FileKind("costs file", re.compile(r'\s*\{.*"forward_ns"', re.DOTALL))
-RECIPE = FileKind("recipe", re.compile(r'\s*\{(?=.*"layout").*"layers_per_stage"', re.DOTALL))
-PICTURE = FileKind("picture", re.compile(r"\s*(?:<[?!][^>]*>\s*)*<svg[\s>]"))
-SCHEDULE = FileKind("schedule", re.compile(rf"fullbore schedule 1\n|{_FIRST_CELL}"))
-TIMELINE = FileKind("timeline", re.compile(r'\s*\{\s*"displayTimeUnit"'))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +85,9 @@ def _require_free(output: Output, path: Path) -> None:
         held = path.stat()
     if held is not None and stat.S_ISDIR(held.st_mode):
         raise ConfigError(f"{option} is the file to write ({path} is a folder); name one in it")
-    folder, name = os.path.split(os.path.realpath(path))
-    if name in _RUN_FILES and _holds_run(Path(folder), beside=name):
-        raise ConfigError(f"{option} {path} belongs to the run in {folder}; name another file")
+    run = _run_of(Path(os.path.abspath(path))) or _run_of(Path(os.path.realpath(path)))
+    if run is not None:
+        raise ConfigError(f"{option} {path} belongs to the run in {os.path.realpath(run)}; name another file")
     if held is None or not stat.S_ISREG(held.st_mode):
         return
     stream = _stream_into(held)
@@ -116,10 +96,16 @@ def _require_free(output: Output, path: Path) -> None:
         raise ConfigError(f"{option} {path} is the file that {stream} goes into; name another{dash}")
     if held.st_size == 0:
         return
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="replace")
-    if kind.looks.match(head) is None:
+    if not kind.is_of(path):
         raise ConfigError(f"{option} {path} exists and is no {kind.noun}; name another file, or remove it")
+
+
+def _run_of(path: Path) -> Path | None:
+    """The folder of the run that a file is of: one that a run writes, or one anywhere below its ``trace``."""
+    if path.name in _RUN_FILES and _holds_run(path.parent, beside=path.name):
+        return path.parent
+    above = (folder.parent for folder in path.parents if folder.name == _TRACE)
+    return next((folder for folder in above if _holds_run(folder, beside=_TRACE)), None)
 
 
 def _holds_run(folder: Path, *, beside: str) -> bool:

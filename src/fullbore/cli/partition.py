@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from fractions import Fraction
 from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE
+from fullbore.cli.file_kind import RECIPE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
-from fullbore.cli.output_file import RECIPE, Output, require_outputs
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.errors import ConfigError
 from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits
@@ -24,11 +27,11 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "M
 
 
 @click.command()
-@click.argument("costs", type=click.Path(path_type=Path), metavar="COSTS.json|RUN_DIR")
+@click.argument("costs", type=PATH_TYPE, metavar="COSTS.json|RUN_DIR")
 @click.option("-p", "ranks", type=int, required=True, metavar="STAGES", help="Number of ranks.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
 @click.option("-m", "microbatches", type=int, metavar="M", help="Microbatches per step; the run's, or four a rank.")
-@click.option("--schedule", metavar="NAME", help="What the stages will run; the run's, or 1f1b.")
+@click.option("--schedule", type=SCHEDULE_TYPE, metavar="NAME", help="What the stages will run; the run's, or 1f1b.")
 @click.option("--memory", metavar="BYTES", help="Most a rank may need, such as 80GiB.")
 @click.option(
     "--objective",
@@ -37,7 +40,7 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "M
     show_default=True,
     help="What is made even.",
 )
-@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write a recipe.")
+@click.option("-o", "output", type=PATH_TYPE, metavar="FILE", help="Write a recipe.")
 @json_option
 def command(
     costs: Path,
@@ -64,7 +67,7 @@ def command(
         if given is not None and given < 1:
             raise ConfigError(f"{option} is a number of {what}, at least 1 (given {option} {given})")
     require_outputs(Output(option="-o", path=output, kind=RECIPE), inputs={"COSTS": costs})
-    known = costs_of_run(costs) if costs.is_dir() else costs_of_file(costs)
+    known = costs_of_run(costs) if os.path.isdir(costs) else costs_of_file(costs)
     try:
         planned = planned_partition(
             known,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import MODEL_TYPE, PATH_TYPE
+from fullbore.cli.file_kind import COSTS
 from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.cli.output_file import COSTS, Output, require_outputs
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.cli.run_options import import_from_here
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
@@ -17,9 +20,9 @@ __all__ = ["command"]
 
 
 @click.command()
-@click.argument("model", required=False, metavar="[RUN.toml|MODEL]")
+@click.argument("model", type=MODEL_TYPE, required=False, metavar="[RUN.toml|MODEL]")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key.")
-@click.option("-o", "output", type=click.Path(path_type=Path), metavar="FILE", help="Write the costs as JSON.")
+@click.option("-o", "output", type=PATH_TYPE, metavar="FILE", help="Write the costs as JSON.")
 @json_option
 def command(model: str | None, overrides: tuple[str, ...], output: Path | None, as_json: bool) -> None:
     """Measure forward, backward-input and backward-weight time, parameters and bytes of every layer.
@@ -56,7 +59,7 @@ def _config(model: str | None, overrides: tuple[str, ...]) -> RunConfig:
     path = Path(model)
     if path.suffix == ".toml":
         return load_run(path, overrides=overrides)
-    if path.is_dir():
+    if os.path.isdir(path):
         return load_run(None, overrides=[f"model.hf={model}", *overrides])
     if ":" in model:
         return load_run(None, overrides=[f"model.factory={model}", *overrides])

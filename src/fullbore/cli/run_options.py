@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any, TypeVar
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
 from fullbore.plan.apply import with_recipe
 from fullbore.plan.recipe_file import read_recipe
+from fullbore.plan.schedule import is_file, is_same
+from fullbore.shown import shown
 
 __all__ = ["TORCH", "import_from_here", "preload", "read_config", "run_options"]
 
@@ -40,8 +44,8 @@ def run_options(command: _Command) -> _Command:
             metavar="SECTION.KEY=VALUE",
             help="Override a key of the file.",
         ),
-        click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Run exactly this recipe."),
-        click.argument("run", required=False, type=click.Path(path_type=Path), metavar="[RUN.toml]"),
+        click.option("--recipe", type=PATH_TYPE, metavar="FILE", help="Run exactly this recipe."),
+        click.argument("run", required=False, type=PATH_TYPE, metavar="[RUN.toml]"),
     ):
         command = option(command)
     return command
@@ -60,16 +64,27 @@ def read_config(run: Path | None, *, recipe: Path | None, overrides: tuple[str, 
     config = load_run(run, overrides=overrides)
     if recipe is None:
         return config
-    fixed = with_recipe(config, read_recipe(recipe).recipe)
+    held = read_recipe(recipe).recipe
+    if is_file(held.schedule) and not os.path.exists(held.schedule):
+        raise ConfigError(
+            f"the recipe {recipe} takes its order from {held.schedule}, which is not there; write into the recipe, as "
+            "its schedule, where that file is"
+        )
+    fixed = with_recipe(config, held)
     for override in overrides:
         name = override.partition("=")[0].strip()
         asked, has = _said(config, name), _said(fixed, name)
-        if asked != has:
+        if not _agree(asked, has):
             raise ConfigError(
-                f"--set {override} contradicts the recipe {recipe}, which has "
+                f"--set {shown(override)} contradicts the recipe {recipe}, which has "
                 f"{f'no {name}' if has is None else f'{name} = {has!r}'}; leave out one of them"
             )
     return fixed
+
+
+def _agree(asked: Any, has: Any) -> bool:
+    """A schedule's file may be spelled in more ways than one."""
+    return bool(asked == has) or (isinstance(asked, str) and isinstance(has, str) and is_same(asked, has))
 
 
 def _said(config: RunConfig, name: str) -> Any:

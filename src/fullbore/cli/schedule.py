@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from fullbore.cli import schedule_check, schedule_compare, schedule_export
+from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE
+from fullbore.cli.file_kind import PICTURE, SCHEDULE
 from fullbore.cli.output import (
     answer_no,
     json_option,
@@ -20,7 +22,7 @@ from fullbore.cli.output import (
     use_color,
     width,
 )
-from fullbore.cli.output_file import PICTURE, SCHEDULE, Output, require_outputs
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.cli.schedule_options import (
     cost_options,
     memory_model_option,
@@ -84,7 +86,7 @@ def list_command(as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", type=SCHEDULE_TYPE, metavar="NAME|FILE")
 @click.option("-p", "ranks", type=int, metavar="RANKS", help="Number of ranks.")
 @click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
@@ -95,9 +97,9 @@ def list_command(as_json: bool) -> None:
 @click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
 @memory_model_option
 @solver_option
-@click.option("--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Take sizes and stages from a recipe.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path), metavar="FILE", help="Also write PyTorch's CSV.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also draw it into an SVG file.")
+@click.option("--recipe", type=PATH_TYPE, metavar="FILE", help="Take sizes and stages from a recipe.")
+@click.option("--csv", "csv_file", type=PATH_TYPE, metavar="FILE", help="Also write PyTorch's CSV.")
+@click.option("--svg", type=PATH_TYPE, metavar="FILE", help="Also draw it into an SVG file.")
 @json_option
 def show_command(
     name: str,

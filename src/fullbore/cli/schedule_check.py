@@ -6,16 +6,18 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
 from fullbore.errors import ConfigError
 from fullbore.ir.schedule_file import open_schedule_file
 from fullbore.report.check import check_report
+from fullbore.shown import shown
 
 __all__ = ["command"]
 
 
 @click.command("check")
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", type=PATH_TYPE, metavar="FILE")
 @click.option("--blocking", is_flag=True, help="Also look for wait cycles: each send blocks until it is received.")
 @click.option(
     "--in-flight",
@@ -48,7 +50,7 @@ def command(file: Path, blocking: bool, in_flight: str | None, as_json: bool) ->
 def _bounds(text: str, *, num_ranks: int) -> list[int]:
     words = text.split(":")
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise ConfigError(f"--in-flight takes whole numbers, as in 4 or 4:3:2:1 (given {text!r})")
+        raise ConfigError(f"--in-flight takes whole numbers, as in 4 or 4:3:2:1 (given {shown(repr(text))})")
     if len(words) not in (1, num_ranks):
         raise ConfigError(
             f"--in-flight takes one number, or one for each of the {num_ranks} ranks (given {len(words)})"

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE
+from fullbore.cli.file_kind import SCHEDULE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text, require_cap
-from fullbore.cli.output_file import SCHEDULE, STDOUT, Output, require_outputs
+from fullbore.cli.output_file import STDOUT, Output, require_outputs
 from fullbore.cli.schedule_options import (
     cost_options,
     names_file,
@@ -36,11 +38,9 @@ from fullbore.written_file import write_whole
 
 __all__ = ["command", "write_csv"]
 
-_FILE = click.Path(path_type=Path, allow_dash=True)
-
 
 @click.command("export")
-@click.argument("source", metavar="NAME|FILE")
+@click.argument("source", type=SCHEDULE_TYPE, metavar="NAME|FILE")
 @click.option("-p", "ranks", type=int, metavar="RANKS", help="Number of ranks.")
 @click.option("-m", "microbatches", type=int, metavar="MICROBATCHES", help="Microbatches per step.")
 @click.option("-v", "chunks", type=int, metavar="CHUNKS", help="Stages per rank; the schedule's own by default.")
@@ -48,9 +48,9 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @cost_options
 @click.option("--memory-cap", type=float, metavar="X", help="Most microbatch-shares a rank may keep; exit 1 above it.")
 @solver_option
-@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Write PyTorch's pipeline CSV; - is stdout.")
+@click.option("--csv", "csv_file", type=PATH_TYPE, metavar="FILE", help="Write PyTorch's pipeline CSV; - is stdout.")
 @click.option("--communication", is_flag=True, help="With SEND, RECV and REDUCE_GRAD cells in the CSV.")
-@click.option("--text", "text_file", type=_FILE, metavar="FILE", help="Write fullbore text; - is stdout.")
+@click.option("--text", "text_file", type=PATH_TYPE, metavar="FILE", help="Write fullbore text; - is stdout.")
 @json_option
 def command(
     source: str,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +14,7 @@ from fullbore.errors import ConfigError
 from fullbore.plan.made import Made, Solved, solved
 from fullbore.plan.schedule import is_file
 from fullbore.schedules.entry import ScheduleEntry
+from fullbore.shown import shown
 from fullbore.synthesis.catalogue import CATALOGUE
 
 __all__ = [
@@ -92,7 +93,7 @@ def solver_option(command: _Command) -> _Command:
 
 def names_file(schedule: str) -> bool:
     """Is it a schedule's file? The names of schedules come first; a file without a suffix is one if it is there."""
-    return is_file(schedule) or (schedule not in CATALOGUE and Path(schedule).is_file())
+    return is_file(schedule) or (schedule not in CATALOGUE and os.path.isfile(schedule))
 
 
 def require_no_sizes(name: str, given: Mapping[str, object]) -> None:
@@ -119,10 +120,11 @@ def parse_options(options: Sequence[str]) -> dict[str, int]:
     """
     found = {}
     for option in options:
+        given = shown(repr(option))
         key, equals, value = (part.strip() for part in option.partition("="))
         if not equals or re.fullmatch(r"-?[0-9]{1,9}", value) is None:
-            raise ConfigError(f"an option is written key=value with a whole number (given --option {option!r})")
+            raise ConfigError(f"an option is written key=value with a whole number (given --option {given})")
         if key in found:
-            raise ConfigError(f"each option is given once (--option {option!r} repeats {key})")
+            raise ConfigError(f"each option is given once (--option {given} repeats {shown(key)})")
         found[key] = int(value)
     return found

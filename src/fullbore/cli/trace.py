@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE
+from fullbore.cli.file_kind import TIMELINE
 from fullbore.cli.output import json_option, print_json, print_text
-from fullbore.cli.output_file import STDOUT, TIMELINE, Output, require_outputs
+from fullbore.cli.output_file import STDOUT, Output, require_outputs
 from fullbore.errors import ConfigError, TraceError
 from fullbore.timeline.chrome import Step, chrome_trace
 from fullbore.trace.format import trace_path
@@ -20,7 +22,6 @@ from fullbore.written_file import write_whole
 __all__ = ["command"]
 
 _DEFAULT_STEPS = 10
-_FILE = click.Path(path_type=Path, allow_dash=True)
 
 
 @click.group()
@@ -34,8 +35,8 @@ def command() -> None:
 
 
 @command.command("export")
-@click.argument("run_dir", type=click.Path(path_type=Path))
-@click.option("-o", "output", type=_FILE, required=True, metavar="FILE", help="Where to write; - is stdout.")
+@click.argument("run_dir", type=PATH_TYPE)
+@click.option("-o", "output", type=PATH_TYPE, required=True, metavar="FILE", help="Where to write; - is stdout.")
 @click.option("--steps", "window", metavar="A:B", help="Steps A to B - 1; the last 10 by default.")
 @json_option
 def export_command(run_dir: Path, output: Path, window: str | None, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fullbore.cli.argument_types import PATH_TYPE
 from fullbore.cli.output import json_option, print_json, print_text, width
 from fullbore.cli.run_options import TORCH, preload, read_config, run_options
 from fullbore.config.run import RunConfig
@@ -21,7 +22,7 @@ __all__ = ["command"]
 
 @click.command()
 @run_options
-@click.option("--emulate", type=click.Path(path_type=Path), metavar="COSTS.json", help="Wait instead of computing.")
+@click.option("--emulate", type=PATH_TYPE, metavar="COSTS.json", help="Wait instead of computing.")
 @json_option
 def command(
     run: Path | None, recipe: Path | None, overrides: tuple[str, ...], emulate: Path | None, as_json: bool

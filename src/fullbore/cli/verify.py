@@ -12,6 +12,7 @@ from fullbore.errors import ConfigError
 from fullbore.plan.check import check_before_start, check_inputs
 from fullbore.report.verify import render_verify, verify_document
 from fullbore.session.ranks import run_ranks
+from fullbore.shown import shown
 from fullbore.verify.fault import ScaledGradient
 from fullbore.verify.report import VerifyReport
 
@@ -70,4 +71,4 @@ def _fault(text: str) -> tuple[str, float]:
             return name, float(factor)
     except ValueError:
         pass
-    raise ConfigError(f"--scale-gradient is NAME=FACTOR, as in model.norm.weight=1.001 (given {text!r})")
+    raise ConfigError(f"--scale-gradient is NAME=FACTOR, as in model.norm.weight=1.001 (given {shown(repr(text))})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -16,6 +16,9 @@ __all__ = ["convert"]
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): ""}
 _PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
+_MOST_NESTED = 50
+"""Tables and lists in each other; the run file is written again, a few calls for each."""
+
 
 def convert(value: Any, *, kind: Any, name: str, where: str, error: type[InputError]) -> Any:
     """``value`` as a ``kind``, lists as tuples.
@@ -25,8 +28,10 @@ def convert(value: Any, *, kind: Any, name: str, where: str, error: type[InputEr
         where: the file or the override.
 
     Raises:
-        error: the value is of another type, or has a text that no file can be called.
+        error: the value is of another type, has a text that no file can be called, or tables in tables without end.
     """
+    if _is_deeper(value, than=_MOST_NESTED):
+        raise error(f"{where}: {name} is nested more than {_MOST_NESTED} deep, and no configuration is")
     try:
         found = msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -37,6 +42,22 @@ def convert(value: Any, *, kind: Any, name: str, where: str, error: type[InputEr
         if not is_plain(text):
             raise error(f"{where}: a text in {name} is Unicode without a NUL (given {text!r:.200})")
     return found
+
+
+def _is_deeper(value: Any, *, than: int) -> bool:
+    """Without a call for each table in a table: that is what ends where there are too many."""
+    level = [value]
+    for _ in range(than + 1):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _texts(value: Any) -> Iterator[str]:

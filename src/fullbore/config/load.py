@@ -18,6 +18,7 @@ from fullbore.config.convert import convert
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
 from fullbore.nearest import nearest
+from fullbore.shown import shown
 
 __all__ = ["load_run"]
 
@@ -38,7 +39,7 @@ def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -
     for section, table in ({} if path is None else _read(Path(path))).items():
         _need_known(section, known=_SECTIONS, what="section", where=str(path))
         if not isinstance(table, dict):
-            given = _shown(repr(table))
+            given = shown(repr(table))
             raise ConfigError(f"{path}: {section} is a section; write its keys under [{section}] (given {given})")
         for key, value in table.items():
             _need_known(key, known=_TYPES[section], what=f"key in [{section}]", where=str(path))
@@ -47,8 +48,8 @@ def load_run(path: str | Path | None = None, *, overrides: Sequence[str] = ()) -
             section_origins[section] = [str(path)]
     for override in overrides:
         section, key = _apply(override, values)
-        key_origin[f"{section}.{key}"] = f"--set {_shown(override)}"
-        section_origins[section].append(f"--set {_shown(override)}")
+        key_origin[f"{section}.{key}"] = f"--set {shown(override)}"
+        section_origins[section].append(f"--set {shown(override)}")
 
     sections = {}
     for section, table in values.items():
@@ -86,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _apply(override: str, values: dict[str, dict[str, Any]]) -> tuple[str, str]:
     """Puts one override into ``values``; returns its section and key."""
-    where = f"--set {_shown(override)}"
+    where = f"--set {shown(override)}"
     name, equals, text = override.partition("=")
     section, *path = (part.strip() for part in name.split("."))
     if not equals or not path or not all(path):
@@ -100,7 +101,7 @@ def _apply(override: str, values: dict[str, dict[str, Any]]) -> tuple[str, str]:
     for depth, part in enumerate(path[:-1], start=1):
         inner = table.setdefault(part, {})
         if not isinstance(inner, dict):
-            name, given = _shown(".".join([section, *path[:depth]])), _shown(repr(inner))
+            name, given = shown(".".join([section, *path[:depth]])), shown(repr(inner))
             raise ConfigError(f"{where}: {name} is {given} and not a table, so nothing can be set inside it")
         table = inner
     table[path[-1]] = _parse(text.strip(), where=where)
@@ -115,7 +116,7 @@ def _parse(text: str, *, where: str) -> Any:
         value = tomllib.loads(f"value = {text}") if "\n" not in text else {}
     except (ValueError, RecursionError) as error:
         if text[0] in "[{\"'":
-            raise ConfigError(f"{where}: {_shown(text)} is not a TOML value: {error}") from None
+            raise ConfigError(f"{where}: {shown(text)} is not a TOML value: {error}") from None
         return text
     plain = isinstance(value.get("value"), bool | int | float | str | list | dict)
     return value["value"] if plain else text
@@ -126,9 +127,4 @@ def _need_known(name: str, *, known: Iterable[str], what: str, where: str) -> No
     if name not in names:
         near = nearest(name, names)
         advice = f"; did you mean {near}?" if near else ""
-        raise ConfigError(f"{where}: there is no {what} named {_shown(name)}{advice} ({', '.join(names)})")
-
-
-def _shown(text: str) -> str:
-    """What was given, in a message that is to be read."""
-    return text if len(text) <= 200 else f"{text[:200]}..."
+        raise ConfigError(f"{where}: there is no {what} named {shown(name)}{advice} ({', '.join(names)})")

@@ -20,6 +20,7 @@ from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
 from fullbore.errors import CostsError
 from fullbore.ir.placement import Placement
+from fullbore.shown import shown
 
 __all__ = ["UnitCosts", "parse_unit_costs"]
 
@@ -59,17 +60,17 @@ def parse_unit_costs(
     if len(parts) != 3:
         raise CostsError(
             f"a cost is forward, backward for the input, backward for the weights, as in 1,1,1 "
-            f"(given {len(parts)} part(s): {text!r})"
+            f"(given {len(parts)} part(s): {shown(repr(text))})"
         )
     names = ("forward", "backward for the input", "backward for the weights")
     per_rank = [
-        _values(part, count=num_ranks, each="rank", where=f"the {name} in cost {text!r}")
+        _values(part, count=num_ranks, each="rank", where=f"the {name} in cost {shown(repr(text))}")
         for name, part in zip(names, parts, strict=True)
     ]
     if not any(value for values in per_rank for value in values):
-        raise CostsError(f"at least one cost must be above 0 (given {text!r})")
+        raise CostsError(f"at least one cost must be above 0 (given {shown(repr(text))})")
     count = num_ranks * num_chunks // num_streams - 1
-    delays = _values(comm, count=count, each="boundary", where=f"comm {comm!r}")
+    delays = _values(comm, count=count, each="boundary", where=f"comm {shown(repr(comm))}")
     if num_streams > 1:
         delays = [*delays, Fraction(0), *delays]
     cut = num_chunks // num_streams * num_slices
@@ -88,7 +89,7 @@ def _values(text: str, *, count: int, each: str, where: str) -> list[Fraction]:
     words = text.split(":")
     for word in words:
         if not _DECIMAL.fullmatch(word):
-            raise CostsError(f"a time is a decimal number of at least 0, as in 1 or 0.5 ({where}: {word!r})")
+            raise CostsError(f"a time is a decimal number of at least 0, as in 1 or 0.5 ({where}: {shown(repr(word))})")
     values = [Fraction(word) for word in words]
     if len(values) == 1:
         return values * count

@@ -13,7 +13,6 @@ from fullbore.models.hugging_face.folder import need_config
 from fullbore.partition.equal import equal
 from fullbore.plan.known_layers import known_layers
 from fullbore.plan.schedule import AskedSchedule, asked_schedule
-from fullbore.synthesis.catalogue import CATALOGUE
 
 __all__ = ["check_before_start", "check_emulation", "check_inputs"]
 
@@ -62,20 +61,10 @@ def check_emulation(config: RunConfig, costs: Path) -> None:
 
 
 def _need_layers(config: RunConfig, asked: AskedSchedule, *, layers: int) -> None:
-    num_stages, ranks, given = asked.placement.stages_per_stream, config.pipeline.stages, config.pipeline.partition
-    chunks = num_stages // ranks
-    entry = CATALOGUE.get(config.pipeline.schedule)
-    takes_fewer = chunks > 1 and entry is not None and entry.takes_chunks
-    if layers < num_stages:
-        most = [f"pipeline.stages={layers // chunks}"] if layers >= chunks else []
-        most += [f"pipeline.chunks={layers // ranks}"] if takes_fewer and layers >= ranks else []
-        raise PartitionError(
-            f"every stage holds at least one layer, and {num_stages} stages are too many for {layers} layers, embed "
-            f"and head among them (pipeline.stages={ranks}, chunks={chunks}); use at most "
-            f"{' or '.join(most) or f'{layers} stages'}"
-        )
+    asked.require_layers(layers)
+    given = config.pipeline.partition
     if isinstance(given, tuple) and sum(given) != layers:
-        even = list(equal(layers, num_stages=num_stages))
+        even = list(equal(layers, num_stages=asked.placement.stages_per_stream))
         raise PartitionError(
             f"pipeline.partition must add up to the model's {layers} layers, embed and head among them (given "
             f"{list(given)}, which add up to {sum(given)}); an equal split is {even}"

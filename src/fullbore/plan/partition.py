@@ -19,7 +19,8 @@ from fullbore.partition.objective import PartitionObjective
 from fullbore.partition.partition import NothingFits, Partition
 from fullbore.plan.from_run import RunCosts
 from fullbore.plan.recompute import ahead_in_stages
-from fullbore.plan.schedule import AskedSchedule, drawn_schedule, is_file
+from fullbore.plan.schedule import AskedSchedule, drawn_schedule, is_file, is_same
+from fullbore.plan.setting_words import OPTIONS
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.simulate.engine import simulate
 from fullbore.simulate.memory import peak_bytes
@@ -75,6 +76,7 @@ def planned_partition(
         known, num_ranks=num_ranks, num_chunks=num_chunks, num_microbatches=num_microbatches, schedule=schedule
     )
     asked = _schedule_of(config, file_of_run=schedule is None)
+    asked.require_layers(len(layers))
     ahead = ran is not None and ran.recompute_ahead
     order = asked.make()
     if order.num_slices > 1:
@@ -140,7 +142,7 @@ def _asked_run(
                 schedule="1f1b" if schedule is None else schedule,
             ),
         )
-    same = schedule is None or schedule == ran.schedule
+    same = schedule is None or is_same(schedule, ran.schedule)
     return RunConfig(
         batch=BatchConfig(microbatch_size=known.microbatch_size, accumulation=ran.accumulation),
         pipeline=PipelineConfig(
@@ -159,7 +161,7 @@ def _asked_run(
 def _schedule_of(config: RunConfig, *, file_of_run: bool) -> AskedSchedule:
     """The schedule to cut for. A file that the run before named may be gone, and is for one size."""
     try:
-        return drawn_schedule(config)
+        return drawn_schedule(config, words=OPTIONS)
     except (InvalidSchedule, ScheduleError) as error:
         if not file_of_run or not is_file(config.pipeline.schedule):
             raise

@@ -3,12 +3,15 @@
 The document is the recipe's fields; unknown keys and values of another type are errors. ``stage_costs`` may stand
 beside them: what each stage takes by the costs the recipe was made from, so that a schedule can be drawn with uneven
 stages.
+
+Where the schedule is a file, a recipe that is written names it by its whole path, so that it says the same wherever it
+is read. A path that a person writes into one is, as in a run file, taken from the folder that the command runs in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -18,6 +21,7 @@ from fullbore.errors import CostsError, RecipeError
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.json_file import read_json, write_json
 from fullbore.nearest import nearest
+from fullbore.plan.schedule import is_file
 
 __all__ = ["RecipeFile", "read_recipe", "recipe_document", "write_recipe"]
 
@@ -46,6 +50,8 @@ def recipe_document(recipe: Recipe, *, stage_costs: Sequence[StageCost] | None =
 
 def write_recipe(path: Path, recipe: Recipe, *, stage_costs: Sequence[StageCost] | None = None) -> None:
     """Raises `RecipeError` where the file cannot be written."""
+    if is_file(recipe.schedule):
+        recipe = replace(recipe, schedule=str(Path(recipe.schedule).absolute()))
     write_json(path, recipe_document(recipe, stage_costs=stage_costs), what="recipe", error=RecipeError)
 
 

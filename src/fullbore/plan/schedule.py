@@ -19,7 +19,7 @@ from pathlib import Path
 from fullbore.config.run import MeshConfig, RunConfig, batch_sizes
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
-from fullbore.errors import ConfigError, ScheduleError
+from fullbore.errors import ConfigError, PartitionError, ScheduleError
 from fullbore.ir.action import Kind
 from fullbore.ir.placement import Placement
 from fullbore.ir.recipe import Layout
@@ -27,13 +27,15 @@ from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import read_computed
 from fullbore.ir.validate import validate
+from fullbore.plan.setting_words import RUN_FILE, SettingWords
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import without_recomputations
+from fullbore.shown import shown
 from fullbore.simulate.memory import peak_shares
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get, require_can_run
 
-__all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file"]
+__all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file", "is_same"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,11 @@ class AskedSchedule:
     follows_costs: bool
     """Does the order depend on what the stages take?"""
 
+    takes_chunks: bool
+    """May there be another number of stages a rank?"""
+
     construct: Callable[[ScheduleCosts], Schedule]
+    words: SettingWords
 
     def make(
         self, *, stages: Sequence[StageCost] = (), links: Sequence[Link] = (), message_bytes: Sequence[int] = ()
@@ -69,10 +75,25 @@ class AskedSchedule:
         if self.memory_cap is not None and max(kept := peak_shares(made)) > self.memory_cap:
             raise ScheduleError(
                 f"{self.name} keeps the activations of {float(max(kept)):g} microbatches on rank "
-                f"{kept.index(max(kept))}, above pipeline.memory_cap={float(self.memory_cap):g}; raise it, or use "
-                "another schedule"
+                f"{kept.index(max(kept))}, above "
+                f"{self.words.memory_cap.format(cap=float(self.memory_cap))}; {self.words.above_cap}"
             )
         return made
+
+    def require_layers(self, num_layers: int) -> None:
+        """Raises `PartitionError` where a stage would have none; says how many stages are the most."""
+        num_stages, ranks, words = self.placement.stages_per_stream, self.placement.num_ranks, self.words
+        if num_layers >= num_stages:
+            return
+        chunks = num_stages // ranks
+        most = [words.size("stages", value=num_layers // chunks)] if num_layers >= chunks else []
+        if chunks > 1 and self.takes_chunks and num_layers >= ranks:
+            most.append(words.size("chunks", value=num_layers // ranks))
+        raise PartitionError(
+            f"every stage holds at least one layer, and {num_stages} stages are too many for {num_layers} layers"
+            f"{words.layers} ({words.size('stages', value=ranks)}, chunks={chunks}); use at most "
+            f"{' or '.join(most) or f'{num_layers} stages'}"
+        )
 
     def layout(self, mesh: MeshConfig) -> Layout:
         """The layout with the schedule's stages per rank. Raises `RecipeError` for an axis that is not built yet."""
@@ -101,16 +122,24 @@ def asked_schedule(config: RunConfig) -> AskedSchedule:
     return drawn_schedule(config)
 
 
-def drawn_schedule(config: RunConfig) -> AskedSchedule:
-    """The same, and also what is drawn and simulated only. Raises as `asked_schedule`."""
-    asked = _filed(config) if is_file(config.pipeline.schedule) else _named(config)
+def drawn_schedule(config: RunConfig, *, words: SettingWords = RUN_FILE) -> AskedSchedule:
+    """The same, and also what is drawn and simulated only.
+
+    Args:
+        words: those of who made the configuration, for messages.
+
+    Raises:
+        As `asked_schedule`.
+    """
+    filed = is_file(config.pipeline.schedule)
+    asked = _filed(config, words=words) if filed else _named(config, words=words)
     given, placement = config.pipeline.partition, asked.placement
     wanted = placement.stages_per_stream
     if isinstance(given, tuple) and len(given) != wanted:
         ranks, direction = config.pipeline.stages, "" if placement.num_streams == 1 else " in one direction"
         raise ConfigError(
             f"pipeline.partition needs a number of layers for each of the {wanted} stages of {asked.name}{direction} "
-            f"({len(given)} given: {list(given)}; stages={ranks}, chunks={placement.num_stages // ranks}); "
+            f"({len(given)} given: {shown(str(list(given)))}; stages={ranks}, chunks={placement.num_stages // ranks}); "
             f'give {wanted} numbers, or a word such as "equal"'
         )
     return asked
@@ -121,7 +150,14 @@ def is_file(schedule: str) -> bool:
     return schedule not in CATALOGUE and (bool(Path(schedule).suffix) or os.sep in schedule)
 
 
-def _named(config: RunConfig) -> AskedSchedule:
+def is_same(one: str, other: str) -> bool:
+    """Do both name one schedule, or one file, however it is spelled?"""
+    if one == other:
+        return True
+    return is_file(one) and is_file(other) and os.path.realpath(one) == os.path.realpath(other)
+
+
+def _named(config: RunConfig, *, words: SettingWords) -> AskedSchedule:
     """A registered schedule at the configured sizes."""
     pipeline = config.pipeline
     entry = get(pipeline.schedule)
@@ -136,13 +172,15 @@ def _named(config: RunConfig) -> AskedSchedule:
         placement=entry.place(sizes),
         memory_cap=_cap(config) or cap_of_a_run(entry, sizes),
         follows_costs=entry.cost_driven,
+        takes_chunks=entry.takes_chunks,
         construct=partial(entry.make, sizes),
+        words=words,
     )
 
 
-def _filed(config: RunConfig) -> AskedSchedule:
+def _filed(config: RunConfig, *, words: SettingWords) -> AskedSchedule:
     """What a file says, action by action."""
-    schedule = _read(Path(config.pipeline.schedule), config)
+    schedule = _read(Path(config.pipeline.schedule), config, words=words)
 
     def as_it_is(costs: ScheduleCosts) -> Schedule:
         del costs
@@ -153,7 +191,9 @@ def _filed(config: RunConfig) -> AskedSchedule:
         placement=schedule.placement,
         memory_cap=_cap(config),
         follows_costs=False,
+        takes_chunks=False,
         construct=as_it_is,
+        words=words,
     )
 
 
@@ -162,7 +202,7 @@ def _cap(config: RunConfig) -> Fraction | None:
     return None if given is None else Fraction(given)
 
 
-def _read(path: Path, config: RunConfig) -> Schedule:
+def _read(path: Path, config: RunConfig, *, words: SettingWords) -> Schedule:
     """What a schedule file says, if it is for this run."""
     pipeline = config.pipeline
     if pipeline.options:
@@ -172,16 +212,13 @@ def _read(path: Path, config: RunConfig) -> Schedule:
     require_runnable(schedule)
     again = sum(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
     if again and pipeline.recompute in ("none", ()):
-        raise ScheduleError(
-            f'{path} has recomputations (R) and pipeline.recompute names no layer; set it to "full" or a list of layer '
-            "names, or leave out the Rs"
-        )
+        raise ScheduleError(f"{path} has recomputations (R) and {words.no_recompute}")
     backwards = sum(action.kind.makes_input_gradient for order in schedule.orders for action in order)
     if again not in (0, backwards):
         if not pipeline.recompute_ahead:
             raise ScheduleError(
                 f"{path} has {again} recomputations (R) for {backwards} backwards; to be predicted, a schedule has one "
-                "before each backward, or none; or set pipeline.recompute_ahead=true, which sets them anew"
+                f"before each backward, or none; {words.partial_recompute}"
             )
         schedule = without_recomputations(schedule)
     for key, given, its in (
@@ -190,5 +227,7 @@ def _read(path: Path, config: RunConfig) -> Schedule:
         ("microbatches", batch_sizes(config).microbatches, schedule.num_microbatches),
     ):
         if given is not None and given != its:
-            raise ScheduleError(f"{path} has {its} {key} and pipeline.{key} is {given}; set pipeline.{key}={its}")
+            raise ScheduleError(
+                f"{path} has {its} {key} and {words.sizes[key]} is {given}; {words.give} {words.size(key, value=its)}"
+            )
     return schedule

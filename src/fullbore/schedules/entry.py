@@ -19,6 +19,7 @@ from fullbore.ir.schedule import Schedule
 from fullbore.nearest import nearest
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.sizes import Sizes, require_sizes
+from fullbore.shown import shown
 
 __all__ = ["Option", "ScheduleEntry"]
 
@@ -182,7 +183,7 @@ class ScheduleEntry:
             if name not in known:
                 near = nearest(name, known)
                 hint = f"did you mean {near!r}?" if near else f"it takes {', '.join(known) or 'none'}"
-                raise ScheduleError(f"{self.name} has no option {name!r}; {hint}")
+                raise ScheduleError(f"{self.name} has no option {shown(repr(name))}; {hint}")
             if isinstance(value, bool) or not isinstance(value, int) or value < known[name].least:
                 raise ScheduleError(
                     f"option {name} of {self.name} is a whole number of at least {known[name].least} (given {value!r})"

@@ -28,6 +28,7 @@ from fullbore.schedules import (
     zero_bubble_v,
 )
 from fullbore.schedules.entry import ScheduleEntry
+from fullbore.shown import shown
 
 __all__ = ["REGISTRY", "get", "named"]
 
@@ -68,4 +69,4 @@ def named(name: str, entries: Mapping[str, ScheduleEntry]) -> ScheduleEntry:
     known = ", ".join(entries)
     near = nearest(name, entries)
     hint = f"did you mean {near!r}? " if near else ""
-    raise ScheduleError(f"there is no schedule {name!r}; {hint}known: {known}")
+    raise ScheduleError(f"there is no schedule {shown(repr(name))}; {hint}known: {known}")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fullbore.cli.output_file import COSTS, PICTURE, RECIPE, SCHEDULE, TIMELINE, FileKind, Output, require_outputs
+from fullbore.cli.file_kind import SCHEDULE
+from fullbore.cli.output_file import Output, require_outputs
 from fullbore.errors import ConfigError
 from tests.unit.cli.test_main import run
 
@@ -86,61 +87,14 @@ def test_a_loop_of_links_is_one_error(capsys: pytest.CaptureFixture[str]) -> Non
         assert (code, out, err.count("\n")) == (2, "", 1), err
 
 
-LAYOUT, CUT = '"layout": {}', '"layers_per_stage": [1]'
-BEGINNINGS: list[tuple[FileKind, str]] = [
-    (SCHEDULE, "fullbore schedule 1\nname a\n"),
-    (SCHEDULE, "\ufefffullbore schedule 1\nname a\n"),
-    (SCHEDULE, "0F0"),
-    (SCHEDULE, "10W12\r\n"),
-    (SCHEDULE, ",, ,0F0,0F1\n"),
-    (SCHEDULE, '"0F0","0F1"\n'),
-    (SCHEDULE, "0RECV_B1,0B1\n"),
-    (SCHEDULE, "0UNSHARD,0F0\n"),
-    (SCHEDULE, "(0F3;3B1)OVERLAP_F_B,0F1\n"),
-    (RECIPE, f"{{{LAYOUT}, {CUT}}}"),
-    (RECIPE, f"\ufeff\n{{{CUT}, {LAYOUT}}}"),
-    (PICTURE, "<svg xmlns='http://www.w3.org/2000/svg'>"),
-    (PICTURE, '\ufeff<?xml version="1.0"?>\n<!DOCTYPE svg PUBLIC "a" "b">\n<!-- by hand -->\n<svg>'),
-    (TIMELINE, '{"displayTimeUnit": "ms"'),
-    (COSTS, '{"layers": [{"name": "a", "forward_ns": 1'),
-]
-OTHERS: list[tuple[FileKind, str]] = [
-    (SCHEDULE, "fullbore schedule of the week\n"),
-    (SCHEDULE, "fullbore schedule 10\n"),
-    (SCHEDULE, "3D printing notes\n"),
-    (SCHEDULE, "3D,2D\n"),
-    (SCHEDULE, "0F0abc,0F1\n"),
-    (SCHEDULE, "0F,0B\n"),
-    (SCHEDULE, "(0F3;notes)OVERLAP_F_B,0F1\n"),
-    (RECIPE, f"{{{CUT}}}"),
-    (RECIPE, f"{{{LAYOUT}}}"),
-    (PICTURE, '<?xml version="1.0"?>\n<html><body><svg></svg></body></html>'),
-    (PICTURE, "<svgs>"),
-    (TIMELINE, '{"traceEvents": []'),
-    (COSTS, '{"layers": []}'),
-]
-
-
-@pytest.mark.parametrize(("kind", "beginning"), BEGINNINGS)
-def test_a_kind_is_known_by_its_beginning(kind: FileKind, beginning: str) -> None:
-    Path("held").write_text(beginning, newline="")
-    require_outputs(Output(option="-o", path=Path("held"), kind=kind))
-
-
-@pytest.mark.parametrize(("kind", "beginning"), OTHERS)
-def test_what_only_resembles_it_stays(kind: FileKind, beginning: str) -> None:
-    Path("held").write_text(beginning, newline="")
-    with pytest.raises(ConfigError, match=f"^-o held exists and is no {kind.noun}; name another file, or remove it$"):
-        require_outputs(Output(option="-o", path=Path("held"), kind=kind))
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_name_that_the_system_refuses_is_refused_at_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, option, noun = COMMANDS[name]
     path = "n" * 300
     code, out, err = run(capsys, *command, option, path)
     assert (code, out) == (2, "")
-    assert err == f"fullbore: {option}: cannot write the {noun} {path}: File name too long\n"
+    said = f"{path[:170]}...{path[:29]}"
+    assert err == f"fullbore: {option}: cannot write the {noun} {said}: File name too long\n"
 
 
 @pytest.mark.parametrize(
@@ -195,9 +149,33 @@ def test_a_run_keeps_its_files(written: str, other: str, capsys: pytest.CaptureF
         held.unlink()
 
 
+@pytest.mark.parametrize("held", [None, "", "0F0\n"])
+@pytest.mark.parametrize("name", ["rank-0000.jsonl", "order.csv", "below/order.csv"])
+def test_a_run_keeps_what_lies_in_its_trace(name: str, held: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the trace is a link to a larger disk."""
+    for trace in ("run/trace", "disk/spans"):
+        Path(trace, "below").mkdir(parents=True)
+        if held is not None:
+            Path(trace, name).write_text(held)
+    Path("linked").mkdir()
+    Path("linked/trace").symlink_to("../disk/spans")
+    Path("link").symlink_to("run/trace")
+    for run_dir in ("run", "linked"):
+        for own in ("run.toml", "plan.json"):
+            Path(run_dir, own).touch()
+    for path, of in ((f"run/trace/{name}", "run"), (f"linked/trace/{name}", "linked"), (f"link/{name}", "run")):
+        code, out, err = run(capsys, "schedule", "export", *SIZES, "--csv", path)
+        assert (code, out) == (2, "")
+        assert err == f"fullbore: --csv {path} belongs to the run in {Path(of).resolve()}; name another file\n"
+        assert (Path(path).read_text() if Path(path).exists() else None) == held
+
+
 @pytest.mark.parametrize("beside", [("run.toml",), ("profile.json", "plan.json")])
 def test_a_folder_of_ones_own_is_no_run(beside: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     for name in beside:
         Path(name).touch()
     for _ in range(2):
         assert run(capsys, "schedule", "export", *SIZES, "--text", "schedule.txt")[0] == 0
+    Path("schedule.txt").unlink()
+    Path("trace").mkdir()
+    assert run(capsys, "schedule", "export", *SIZES, "--text", "trace/order.txt")[0] == 0

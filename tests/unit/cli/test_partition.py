@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from fullbore.cli.run_options import read_config
 from fullbore.costs.layer import LayerCost, write_costs
 from fullbore.costs.stage import StageCost
 from fullbore.costs.streams import stages_over
+from fullbore.errors import ConfigError
 from fullbore.ids import StageIndex
 from fullbore.ir.recipe import Layout, Recipe
 from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.ir.torch_write import format_torch_csv
-from fullbore.plan.recipe_file import read_recipe, write_recipe
+from fullbore.plan.check import check_before_start
+from fullbore.plan.recipe_file import read_recipe, recipe_document, write_recipe
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
@@ -65,7 +68,11 @@ def test_a_recipe_is_written_that_show_can_draw(costs: str, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "6"], "use 5 stages or fewer"),
+        (["-p", "6"], "6 stages are too many for 5 layers (-p 6, chunks=1); use at most -p 5\n"),
+        (
+            ["-p", "2", "-v", "3", "--schedule", "interleaved-1f1b"],
+            "6 stages are too many for 5 layers (-p 2, chunks=3); use at most -p 1 or -v 2\n",
+        ),
         (["-p", "0"], "fullbore: -p is a number of ranks, at least 1 (given -p 0)\n"),
         (["-p", "2", "-v", "0"], "fullbore: -v is a number of stages a rank, at least 1 (given -v 0)\n"),
         (["-p", "2", "-m", "0"], "fullbore: -m is a number of microbatches, at least 1 (given -m 0)\n"),
@@ -184,6 +191,38 @@ def test_a_run_from_a_file_is_cut_for_what_the_file_says(
     assert read_recipe(next_file).recipe.schedule == str(copy)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_recipe_whose_schedule_is_a_file_runs_from_any_folder(
+    kept: bool, costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named the file as the run did, from the folder that the run was started in. With the run's own copy the file
+    itself is not needed."""
+    folder, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    (folder / "run").mkdir(parents=True)
+    elsewhere.mkdir()
+    monkeypatch.chdir(folder)
+    Path(costs).rename("run/profile.json")
+    schedule = get("gpipe").build(2, num_microbatches=6)
+    order = "run/schedule.txt" if kept else "order.txt"
+    write_schedule_file(Path(order), schedule)
+    ran = recipe_document(Recipe(Layout(2), 2, 6, (3, 2), "order.txt"))
+    Path("run/plan.json").write_text(json.dumps(ran))
+    assert run(capsys, "partition", "run", "-p", "2", "-o", "recipe.json")[0] == 0
+    assert run(capsys, "partition", "run", "-p", "2", "--schedule", "./order.txt")[0] == (2 if kept else 0)
+    monkeypatch.chdir(elsewhere)
+    config = read_config(None, recipe=folder / "recipe.json", overrides=())
+    assert config.pipeline.schedule == str(folder / order)
+    check_before_start(config)
+    spelled = f"pipeline.schedule=../work/{order}"
+    assert read_config(None, recipe=folder / "recipe.json", overrides=(spelled,)) == config
+    (folder / order).unlink()
+    said = (
+        f"recipe\\.json takes its order from {folder / order}, which is not there; write into the recipe, as its sched"
+    )
+    with pytest.raises(ConfigError, match=said):
+        read_config(None, recipe=folder / "recipe.json", overrides=())
+
+
 def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,7 +233,7 @@ def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     write_schedule_file(tmp_path / "schedule.txt", recompute_ahead(schedule, stages=[StageIndex(0)]))
     ran = Recipe(Layout(2), 2, 6, (3, 2), str(order), recompute=("layer4",), recompute_ahead=True, memory_cap=3.0)
     write_recipe(tmp_path / "plan.json", ran)
-    for asked in ((), ("--schedule", str(order))):
+    for asked in ((), ("--schedule", str(order)), ("--schedule", f"{tmp_path}/./order.txt")):
         code, _, err = run(capsys, "partition", folder, "-p", "2", *asked, "-o", str(next_file))
         assert code == 0, err
         found = read_recipe(next_file).recipe
@@ -205,7 +244,45 @@ def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     (tmp_path / "aside.txt").rename(tmp_path / "schedule.txt")
     write_recipe(tmp_path / "plan.json", replace(ran, recompute_ahead=False))
     code, _, err = run(capsys, "partition", folder, "-p", "2")
-    assert (code, "or set pipeline.recompute_ahead=true" in err) == (2, True)
+    assert (code, "before each backward, or none; give one of these, or --schedule NAME" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (("-p", "3", "-m", "6"), "has 2 stages and -p is 3; give -p 2"),
+        (("-p", "2"), "has 6 microbatches and -m is 8; give -m 6"),
+        (("-p", "2", "-m", "6", "-v", "2"), "has 1 chunks and -v is 2; give -v 1"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_told_by_the_options(
+    sizes: tuple[str, ...], message: str, costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were called by the keys of a run file, which nobody had written."""
+    order = tmp_path / "order.txt"
+    write_schedule_file(order, get("gpipe").build(2, num_microbatches=6))
+    code, out, err = run(capsys, "partition", costs, *sizes, "--schedule", str(order))
+    assert (code, out, err) == (2, "", f"fullbore: {order} {message}\n")
+
+
+def test_what_only_a_run_decides_is_not_told_by_its_keys(
+    costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order, folder = tmp_path / "order.txt", str(Path(costs).parent)
+    write_schedule_file(order, recompute_ahead(get("1f1b").build(2, num_microbatches=6)))
+    code, _, err = run(capsys, "partition", costs, "-p", "2", "-m", "6", "--schedule", str(order))
+    assert (code, err) == (
+        2,
+        f"fullbore: {order} has recomputations (R) and the costs are of no run that recomputes; leave out the Rs, or "
+        "give the folder of one that does\n",
+    )
+    write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 2, 6, (3, 2), "gpipe", memory_cap=6.0))
+    code, _, err = run(capsys, "partition", folder, "-p", "2", "-m", "8")
+    assert (code, err) == (
+        2,
+        "fullbore: gpipe keeps the activations of 8 microbatches on rank 0, above the memory cap of the run, 6; give "
+        "another --schedule, or a smaller -m\n",
+    )
 
 
 def test_a_schedule_that_cuts_sequences_is_not_cut_for(costs: str, capsys: pytest.CaptureFixture[str]) -> None:

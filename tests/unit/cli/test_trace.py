@@ -45,7 +45,7 @@ def test_a_window_is_half_open(
         (["-o", "none/out.json"], "cannot write the timeline none/out.json: No such file or directory"),
         (["-o", "a-file/out.json"], "cannot write the timeline a-file/out.json: Not a directory"),
         (["-o", "."], "-o is the file to write (. is a folder); name one in it"),
-        (["-o", ""], "-o is the file to write (. is a folder); name one in it"),
+        (["-o", ""], "-o is empty; give a path"),
         (["-o", "/"], "-o is the file to write (/ is a folder); name one in it"),
         (["-o", "trace/rank-0000.jsonl"], "trace holds the trace that is read, and -o trace/rank-0000.jsonl lies in"),
         (["-o", "a-link"], "trace holds the trace that is read, and -o a-link lies in it; name a file outside"),

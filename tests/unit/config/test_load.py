@@ -199,3 +199,19 @@ def test_what_the_parser_of_toml_stumbles_over_is_refused_by_the_name_of_the_fil
         load_run(tmp_path / "run.toml")
     with pytest.raises(ConfigError, match=r"^--set train\.steps="):
         load_run(None, overrides=[text.removeprefix("[train]\n").replace("steps = ", "train.steps=")])
+
+
+@pytest.mark.parametrize("depth", [51, 500, 5000])
+def test_tables_in_tables_have_an_end(depth: int, tmp_path: Path) -> None:
+    """From hundreds on a run ended in a RecursionError, some of them once it had started."""
+    key = ".".join(["a"] * depth)
+    said = r"model\.config is nested more than 50 deep, and no configuration is$"
+    with pytest.raises(ConfigError, match=said):
+        load_run(overrides=[f"model.config.{key}=1"])
+    with pytest.raises(ConfigError, match=said):
+        load_run(run_file(tmp_path, f"[model.config]\n{key} = 1\n"))
+
+
+def test_tables_in_tables_are_written_again(tmp_path: Path) -> None:
+    config = load_run(overrides=[f"model.config.{'.'.join(['a'] * 50)}=1"])
+    assert load_run(run_file(tmp_path, dump_run(config))) == config
