@@ -54,7 +54,6 @@ class Assembly:
     gradients: GradientStore
     guard: StepGuard
     tied: TiedGradients
-    buffers: BufferWatch
     intake: Intake
     tap: OutputTap
     transport: TorchTransport
@@ -147,7 +146,6 @@ def assembled(
         gradients=gradients,
         guard=guard,
         tied=tied,
-        buffers=buffers,
         intake=Intake(
             schedule=schedule,
             objective=objective,
@@ -178,6 +176,8 @@ def assembled(
             rank=mesh.rank,
             transport=transport,
             boundary_of=stages.boundary_of,
+            buffers=buffers,
+            tap=tap,
             device=device,
             board=board,
         ),

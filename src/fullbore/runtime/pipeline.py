@@ -31,7 +31,7 @@ from fullbore.runtime.agreement import all_or_none, require_same
 from fullbore.runtime.argument_kinds import require_kinds, required_device, required_layers
 from fullbore.runtime.arguments import mesh_of_world, order_and_cut, required_objective
 from fullbore.runtime.assembly import assembled
-from fullbore.runtime.batch import Batch, on_device
+from fullbore.runtime.batch import Batch
 from fullbore.runtime.clipping import clip_global_norm, require_max_norm
 from fullbore.runtime.common_timeline import common_timeline
 from fullbore.runtime.condition import Condition
@@ -288,11 +288,7 @@ class Pipeline:
         self._condition.require_ready()
         microbatches, count = parts.intake.take(batch, number=num_microbatches, outputs=outputs)
         with self._patience.during("evaluate") as timeout_s, self._condition.under_way():
-            whole = on_device(microbatches, self._device.torch_device)
-            parts.tap.expect(whole)
-            parts.buffers.begin()
-            loss_sum = parts.evaluation.run(whole, step=parts.recorder.step, timeout_s=timeout_s)
-            parts.buffers.require_kept()
+            loss_sum = parts.evaluation.run(microbatches, step=parts.recorder.step, timeout_s=timeout_s)
             return global_loss([loss_sum], count=count, mesh=self._mesh)
 
     def outputs(self) -> list[Tensor]:
