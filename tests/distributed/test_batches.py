@@ -16,20 +16,37 @@ from fullbore.errors import ScheduleError
 from fullbore.schedules.registry import REGISTRY
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.bubble import bubble_of
-from tests.support.batch_ranks import Evaluated, Trained, scenarios
+from tests.support import batch_ranks, evaluation_ranks, refusal_ranks
 from tests.support.command import ROOT, run
+from tests.support.evaluation_ranks import Evaluated
+from tests.support.one_process import Trained
+from tests.support.scenarios import run_scenarios
 
-NAMES = (
-    *("eight_samples_in_three", "two_samples_for_four", "ten_one_and_none", "labels_10_1_0", "nothing_counts"),
-    *("nine_then_five", "shapes_of_rounds", "a_chain_of_uneven_lengths", "packed_documents", "each_rank_draws"),
-    *("views_of_other_numbers", "frozen_on_one_rank", "one_rank_fails", "evaluated_in_between", "not_evaluated"),
-    *("narrow_evaluation", "outputs_of_a_step", "a_tied_sparse_embedding"),
+SCENARIOS = (
+    batch_ranks.eight_samples_in_three,
+    batch_ranks.ten_one_and_none,
+    batch_ranks.labels_10_1_0,
+    batch_ranks.nothing_counts,
+    batch_ranks.nine_then_five,
+    batch_ranks.shapes_of_rounds,
+    batch_ranks.a_chain_of_uneven_lengths,
+    batch_ranks.packed_documents,
+    batch_ranks.views_of_other_numbers,
+    batch_ranks.a_tied_sparse_embedding,
+    refusal_ranks.two_samples_for_four,
+    refusal_ranks.each_rank_draws,
+    refusal_ranks.frozen_on_one_rank,
+    refusal_ranks.one_rank_fails,
+    evaluation_ranks.evaluated_in_between,
+    evaluation_ranks.not_evaluated,
+    evaluation_ranks.narrow_evaluation,
+    evaluation_ranks.outputs_of_a_step,
 )
 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, list[Any]]:
-    return scenarios(*NAMES, num_ranks=2)
+    return run_scenarios(*SCENARIOS, num_ranks=2)
 
 
 def assert_parity(by_rank: list[Trained]) -> None:

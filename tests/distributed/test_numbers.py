@@ -9,19 +9,31 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import chains
-from tests.support.number_ranks import Half, Run, Skipped, scenarios
+from tests.support import chains, number_ranks
+from tests.support.number_ranks import Half, Skipped
+from tests.support.scenarios import run_scenarios
+from tests.support.trained_run import Run
 
-NAMES = (
-    *("auxiliary_losses", "sum_over_a_given_count", "tied_copies", "clipped_in_float32", "every_part_trains"),
-    *("frozen_stages", "frozen_afterwards", "trees", "peaks", "narrow_gradients", "a_step_is_skipped", "float16"),
-    "bytes_by_microbatches",
+SCENARIOS = (
+    number_ranks.auxiliary_losses,
+    number_ranks.sum_over_a_given_count,
+    number_ranks.tied_copies,
+    number_ranks.clipped_in_float32,
+    number_ranks.every_part_trains,
+    number_ranks.frozen_stages,
+    number_ranks.frozen_afterwards,
+    number_ranks.trees,
+    number_ranks.peaks,
+    number_ranks.narrow_gradients,
+    number_ranks.a_step_is_skipped,
+    number_ranks.float16,
+    number_ranks.bytes_by_microbatches,
 )
 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, list[Any]]:
-    return scenarios(*NAMES, num_ranks=2)
+    return run_scenarios(*SCENARIOS, num_ranks=2)
 
 
 def assert_parity(by_rank: list[Run], *, within: float = 1e-9) -> None:
@@ -129,7 +141,7 @@ def test_activations_alive_are_those_of_the_schedule(seen: dict[str, list[Any]])
 
 
 def test_activations_alive_on_four_ranks() -> None:
-    by_rank = scenarios("peaks", num_ranks=4)["peaks"]
+    by_rank = run_scenarios(number_ranks.peaks, num_ranks=4)["peaks"]
     assert [peaks["1f1b", 8] for peaks in by_rank] == [4, 3, 2, 1]
     assert [peaks["gpipe", 8] for peaks in by_rank] == [8, 8, 8, 8]
 

@@ -12,21 +12,29 @@ import torch
 from fullbore.schedules.registry import REGISTRY
 from fullbore.simulate.memory import peak_activations
 from tests.distributed.test_numbers import assert_parity
-from tests.support import chains
-from tests.support.copies_ranks import MICROBATCHES, SCHEDULES, Looked, Survived, projected, scenarios
-from tests.support.number_ranks import Run
+from tests.support import chains, copies_ranks
+from tests.support.copies_ranks import MICROBATCHES, SCHEDULES, Looked, Survived, projected
 from tests.support.ranks import SQUARED_ERROR
+from tests.support.scenarios import run_scenarios
+from tests.support.trained_run import Run
 
-NAMES = (
-    *("every_model", "two_steps_that_add_up", "outputs_in_order", "float16_with_a_skipped_step"),
-    *("different_modules", "unusual_buffers", "refused_writes", "refused_weights", "refusals"),
+SCENARIOS = (
+    copies_ranks.every_model,
+    copies_ranks.two_steps_that_add_up,
+    copies_ranks.outputs_in_order,
+    copies_ranks.float16_with_a_skipped_step,
+    copies_ranks.different_modules,
+    copies_ranks.unusual_buffers,
+    copies_ranks.refused_writes,
+    copies_ranks.refused_weights,
+    copies_ranks.refusals,
 )
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
 def seen(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
     """Two ranks hold the whole model each; four hold half of it."""
-    return scenarios(*NAMES, num_ranks=request.param)
+    return run_scenarios(*SCENARIOS, num_ranks=request.param)
 
 
 def test_three_steps_are_those_of_one_process_and_the_copies_have_the_same_bits(seen: dict[str, list[Any]]) -> None:

@@ -1,133 +1,19 @@
-"""What ranks do with batches of every form. All scenarios of one number of ranks run in one group of processes."""
+"""What ranks make of batches of every form: other sizes, shapes, lengths and counts in every microbatch."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import FullboreError, ModelError
-from fullbore.ir.schedule import Schedule
-from fullbore.models.hugging_face.model import HuggingFaceModel
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
 from fullbore.models.next_token import next_token_objective
 from fullbore.models.sequential import sequential_model
-from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.pipeline import Pipeline
-from fullbore.schedules.registry import get
-from tests.support.ranks import SQUARED_ERROR
-from tests.support.scenarios import run_scenarios
-
-VOCABULARY = 97
-IGNORED = -100
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What steps of one pipeline came to on one rank, and on one process that ran the same microbatches."""
-
-    losses: tuple[float, ...]
-    gradients: dict[str, Tensor]
-    """Added up over the steps; this rank's."""
-
-    expected_losses: tuple[float, ...]
-    expected: dict[str, Tensor]
-    """The whole model's."""
-
-
-def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
-    """Results by rank of functions of this module, by name."""
-    return run_scenarios(__name__, *names, num_ranks=num_ranks)
-
-
-def tiny_llama(**more: Any) -> Any:
-    """On the meta device: every rank and the reference draw the same values from the seed."""
-    from transformers import LlamaConfig
-
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    return LlamaConfig(**{"vocab_size": VOCABULARY, "tie_word_embeddings": False, **sizes, **heads, **more})
-
-
-def llama(dtype: torch.dtype = torch.float64, **more: Any) -> HuggingFaceModel:
-    return HuggingFaceModel.from_config(tiny_llama(**more), dtype=dtype)
-
-
-def tokens(*shape: int, seed: int, ignored: Callable[[Tensor], Tensor] | None = None) -> Microbatch:
-    """Drawn input and labels; ``ignored`` says which labels do not count."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, VOCABULARY, shape, generator=generator)
-    labels = torch.randint(0, VOCABULARY, shape, generator=generator)
-    if ignored is not None:
-        labels = torch.where(ignored(labels), IGNORED, labels)
-    return {"input_ids": ids, "labels": labels}
-
-
-def pipeline_of(model: Any, mesh: Mesh, num_microbatches: int, **more: Any) -> Pipeline:
-    return Pipeline(model, num_microbatches=num_microbatches, device=CpuDevice(), mesh=mesh, **more)
-
-
-def one_process(
-    model: LayeredModel, weights: Mapping[str, Tensor], batches: Sequence[Sequence[Microbatch]], objective: Objective
-) -> tuple[tuple[float, ...], dict[str, Tensor]]:
-    """Plain autograd over the same microbatches, gradients added up over the batches."""
-    whole = model.whole()
-    names = dict(whole.module.named_parameters())
-    with torch.no_grad():
-        for name, weight in names.items():
-            weight.copy_(weights[name])
-    losses = []
-    for microbatches in batches:
-        count = sum(objective.count(microbatch) for microbatch in microbatches)
-        sums = [objective.loss_sum(whole.call(microbatch), microbatch) for microbatch in microbatches]
-        torch.autograd.backward([loss_sum / count for loss_sum in sums])
-        losses.append(sum(float(loss_sum.detach()) for loss_sum in sums) / count)
-    return tuple(losses), {name: weight.grad for name, weight in names.items() if weight.grad is not None}
-
-
-def all_weights(pipeline: Pipeline) -> dict[str, Tensor]:
-    by_rank = pipeline.mesh.gather({name: w.detach().clone() for name, w in pipeline.weights().items()})
-    return {name: weight for weights in by_rank for name, weight in weights.items()}
-
-
-def train(
-    model: LayeredModel, mesh: Mesh, batches: Sequence[Sequence[Microbatch]], *, objective: Objective, **more: Any
-) -> Trained:
-    """Steps without forgetting the gradients in between, here and in one process."""
-    reference = copy.deepcopy(model)
-    pipeline = pipeline_of(model, mesh, objective=objective, **more)
-    weights = all_weights(pipeline)
-    losses = tuple(pipeline.step(batch) for batch in batches)
-    gradients = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
-    pipeline.release()
-    expected_losses, expected = one_process(reference, weights, batches, objective)
-    return Trained(losses, gradients, expected_losses, expected)
-
-
-def refused(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except FullboreError as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
-
-
-# ----------------------------------------------------------------------------------------------- slices of one mapping
-
-OUTPUT_SUM = Objective(loss_sum=lambda output, batch: output.sum(), count=lambda batch: len(batch["inputs"]))
-
-
-def ones(*, layers: int = 2) -> nn.Sequential:
-    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(layers)))
-    for layer in model:
-        nn.init.ones_(layer.weight)
-    return model
+from tests.support.batch_models import OUTPUT_SUM, VOCABULARY, llama, ones, tokens
+from tests.support.one_process import Trained, all_weights, one_process, pipeline_of, train
 
 
 def eight_samples_in_three(mesh: Mesh) -> tuple[float, list[list[int]], float]:
@@ -141,16 +27,15 @@ def eight_samples_in_three(mesh: Mesh) -> tuple[float, list[list[int]], float]:
     return seen
 
 
-def two_samples_for_four(mesh: Mesh) -> tuple[str, float]:
-    """Refused, and the pipeline goes on."""
-    pipeline = pipeline_of(ones(), mesh, 4, objective=OUTPUT_SUM)
-    said = refused(lambda: pipeline.step({"inputs": torch.ones(2, 1)}))
-    seen = (said, pipeline.step({"inputs": torch.ones(4, 1)}))
+def views_of_other_numbers(mesh: Mesh) -> list[float]:
+    """Losses of batches whose numbers are conjugated or negated where they are read, and of the same in memory."""
+    drawn = torch.complex(torch.arange(1.0, 5.0), torch.arange(2.0, 6.0))[:, None]
+    pipeline = pipeline_of(ones(), mesh, 2, objective=OUTPUT_SUM)
+    losses = []
+    for values, beside in ((drawn.conj().imag, drawn.conj()), (-drawn.imag, drawn.conj().resolve_conj())):
+        losses.append(pipeline.step({"inputs": values, "beside": beside}))
     pipeline.release()
-    return seen
-
-
-# ----------------------------------------------------------------------------- token-exact loss and shapes that differ
+    return losses
 
 
 MASKED = Objective(
@@ -259,193 +144,3 @@ def packed(documents: Sequence[Microbatch]) -> Microbatch:
     positions = torch.cat([torch.arange(document["input_ids"].shape[1]) for document in documents])
     rows = {key: torch.cat([document[key] for document in documents], dim=1) for key in ("input_ids", "labels")}
     return {**rows, "position_ids": positions[None]}
-
-
-# ------------------------------------------------------------------------------------------------------------ one draw
-
-
-def each_rank_draws(mesh: Mesh) -> list[str]:
-    """What is said to ranks that do not hold the same batch."""
-    unseeded = torch.Generator()
-    unseeded.seed()
-    ids = torch.randint(0, VOCABULARY, (4, 12), generator=unseeded)
-    own_numbers = {"input_ids": ids, "labels": ids}
-    own_lengths = [tokens(1, 5 + mesh.rank + index, seed=index) for index in range(4)]
-    own_count = [tokens(1, 5, seed=index) for index in range(4 + mesh.rank)]
-    short_here = {key: tensor[: 4 - 2 * mesh.rank] for key, tensor in tokens(4, 5, seed=1).items()}
-    pipeline = pipeline_of(llama(), mesh, 4)
-    said = [refused(lambda b=b: pipeline.step(b)) for b in (own_numbers, own_lengths, own_count, short_here)]
-    said.append(refused(lambda: pipeline.evaluate(own_count)))
-    if mesh.rank == 1:
-        weight = next(iter(pipeline.weights().values()))
-        weight.requires_grad_(False)
-    said.append(refused(lambda: pipeline.step([tokens(1, 5, seed=index) for index in range(4)])))
-    if mesh.rank == 1:
-        weight.requires_grad_(True)
-    whole = [tokens(1, 5, seed=index) for index in range(4)]
-    not_a_function: Any = 5 if mesh.rank == 1 else None
-    said.append(refused(lambda: pipeline.step(whole, outputs=not_a_function)))
-    said.append(refused(lambda: pipeline.step([{"labels": one["labels"]} for one in whole])))
-    pipeline.step([tokens(1, 5, seed=index) for index in range(4)])
-    pipeline.release()
-    return said
-
-
-def views_of_other_numbers(mesh: Mesh) -> list[float]:
-    """Losses of batches whose numbers are conjugated or negated where they are read, and of the same in memory."""
-    drawn = torch.complex(torch.arange(1.0, 5.0), torch.arange(2.0, 6.0))[:, None]
-    pipeline = pipeline_of(ones(), mesh, 2, objective=OUTPUT_SUM)
-    losses = []
-    for values, beside in ((drawn.conj().imag, drawn.conj()), (-drawn.imag, drawn.conj().resolve_conj())):
-        losses.append(pipeline.step({"inputs": values, "beside": beside}))
-    pipeline.release()
-    return losses
-
-
-def frozen_on_one_rank(mesh: Mesh) -> list[str]:
-    """What is said, in two steps of different sizes, where rank 1 freezes what only rank 0 holds: before the pipeline
-    is built, and between the steps."""
-    with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    said = []
-    for freezes_later in (False, True):
-        model[0].requires_grad_(mesh.rank == 0 or freezes_later)
-        pipeline = pipeline_of(model, mesh, 2, objective=SQUARED_ERROR)
-        for samples in (4, 8):
-            batch = {"inputs": torch.ones(samples, 4), "targets": torch.zeros(samples, 4)}
-            said.append(refused(partial(pipeline.step, batch)))
-            model[0].requires_grad_(mesh.rank == 0)
-        pipeline.release()
-    return said
-
-
-class _Drawn(nn.Linear):
-    """A layer that refuses to draw its weights. (What is no refusal is not told around: it ends its rank.)"""
-
-    def reset_parameters(self) -> None:
-        raise ModelError("the disk is gone")
-
-
-class _Unreadable(list[Microbatch]):
-    def __iter__(self) -> Iterator[Microbatch]:
-        raise OSError("the disk is gone")
-
-
-def one_rank_fails(mesh: Mesh) -> list[str]:
-    """What every rank says when rank 1 alone is given a cut that cannot be, refuses to build its stage, and cannot read
-    a batch. Then the loss of a step that all can read."""
-
-    def said(call: Callable[[], object]) -> str:
-        try:
-            call()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return "nothing"
-
-    with torch.device("meta"):
-        layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
-    if mesh.rank == 1:
-        layers[1].__class__ = _Drawn
-    cut: Any = [2, 1] if mesh.rank == 1 else "equal"
-    found = [said(lambda: pipeline_of(ones(), mesh, 2, objective=OUTPUT_SUM, layers_per_stage=cut))]
-    found.append(said(lambda: pipeline_of(nn.Sequential(*layers), mesh, 2, objective=SQUARED_ERROR)))
-    pipeline = pipeline_of(llama(), mesh, 2)
-    whole = [tokens(1, 5, seed=index) for index in range(2)]
-    found.append(said(lambda: pipeline.step(_Unreadable(whole) if mesh.rank == 1 else whole)))
-    found.append(f"{pipeline.step(whole):.3f}")
-    pipeline.release()
-    return found
-
-
-# ---------------------------------------------------------------------------------------------------------- evaluation
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    losses: tuple[float, ...]
-    weights: dict[str, Tensor]
-    """This rank's after the last step."""
-
-    evaluated: tuple[float, ...]
-    expected: float
-    """Of the first evaluation, by one process."""
-
-    predictions: list[Tensor]
-    expected_predictions: list[Tensor]
-    asked_again: list[Tensor]
-    held_after_evaluation: dict[str, Tensor]
-    """Gradients after the evaluation before the first step."""
-
-
-def evaluated_in_between(mesh: Mesh) -> Evaluated:
-    return _run_with_evaluation(mesh, evaluates=True)
-
-
-def not_evaluated(mesh: Mesh) -> Evaluated:
-    return _run_with_evaluation(mesh, evaluates=False)
-
-
-def _run_with_evaluation(mesh: Mesh, *, evaluates: bool) -> Evaluated:
-    """Three steps with dropout and two additions to each gradient; evaluations of 3 microbatches and other sizes."""
-    heldout = [tokens(2, 12, seed=index) for index in range(3)]
-    torch.manual_seed(0)
-    reference = llama()
-    pipeline = pipeline_of(llama(attention_dropout=0.1), mesh, 4)
-    optimizer = torch.optim.AdamW(list(pipeline.parameters()), lr=1e-2)
-    weights = all_weights(pipeline)
-    seen: list[float] = []
-    predictions: list[Tensor] = []
-    asked_again: list[Tensor] = []
-    held: dict[str, Tensor] = {}
-    if evaluates:
-        seen.append(pipeline.evaluate(heldout, outputs=lambda logits, microbatch: logits.argmax(-1)))
-        predictions, asked_again = pipeline.outputs(), pipeline.outputs()
-        held = {name: gradient.clone() for name, gradient in pipeline.gradients().items()}
-    losses = []
-    for step in range(3):
-        for part in range(2):
-            losses.append(pipeline.step(tokens(8, 12, seed=100 * step + part)))
-            if evaluates:
-                seen.append(pipeline.evaluate(heldout))
-                seen.append(pipeline.evaluate(tokens(16 + part, 9, seed=5), num_microbatches=5))
-                seen.append(pipeline.evaluate(tokens(1, 3, seed=6)))
-        optimizer.step()
-        pipeline.zero_grad()
-    after = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
-    pipeline.release()
-    objective = next_token_objective()
-    (expected,), _ = one_process(reference, weights, [heldout], objective)
-    whole = reference.whole()
-    with torch.no_grad():
-        for name, weight in whole.module.named_parameters():
-            weight.copy_(weights[name])
-        right = [whole.call(microbatch).argmax(-1) for microbatch in heldout]
-    return Evaluated(tuple(losses), after, tuple(seen), expected, predictions, right, asked_again, held)
-
-
-def narrow_evaluation(mesh: Mesh) -> tuple[float, float, float]:
-    """(evaluated, by one process, a step's loss) in bfloat16; the evaluation has twice the training's samples."""
-    reference = llama(torch.bfloat16)
-    pipeline = pipeline_of(llama(torch.bfloat16), mesh, 4)
-    weights = all_weights(pipeline)
-    twice = [tokens(4, 12, seed=index) for index in range(4)]
-    evaluated = pipeline.evaluate(twice)
-    step = pipeline.step(tokens(8, 12, seed=9))
-    pipeline.release()
-    (expected,), _ = one_process(reference, weights, [twice], next_token_objective())
-    return evaluated, expected, step
-
-
-def outputs_of_a_step(mesh: Mesh) -> tuple[list[list[float]], list[Tensor]]:
-    """(outputs of two rounds under a schedule that begins with its last microbatch, what is there unasked)."""
-    plain = get("1f1b").build(mesh.num_ranks, num_microbatches=3)
-    orders = tuple(tuple(replace(a, microbatch=2 - a.microbatch) for a in order) for order in plain.orders)
-    backwards = Schedule("backwards", plain.placement, 3, orders)
-    pipeline = pipeline_of(ones(), mesh, 3, objective=OUTPUT_SUM, schedule=backwards, accumulation=2)
-    batch = {"inputs": torch.arange(1.0, 7.0)[:, None]}
-    pipeline.step(batch, outputs=lambda output, microbatch: output[:, 0] + microbatch["inputs"][:, 0])
-    kept = [output.tolist() for output in pipeline.outputs()]
-    pipeline.step(batch)
-    unasked = pipeline.outputs()
-    pipeline.release()
-    return kept, unasked

@@ -1,4 +1,4 @@
-"""What ranks see of a model that is held twice, under schedules of two streams. All scenarios in one group."""
+"""What ranks see of a model that is held twice, under schedules of two streams."""
 
 from __future__ import annotations
 
@@ -17,20 +17,14 @@ from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from tests.support import chains
-from tests.support.batch_ranks import llama
-from tests.support.number_models import language_model, mlp4, tokens
-from tests.support.number_ranks import ADAMW, SGD, Normed, Run, pipeline_of, trained
-from tests.support.scenarios import run_scenarios
+from tests.support.batch_models import llama
+from tests.support.number_models import Normed, language_model, mlp4, tokens
 from tests.support.split_ranks import adapted
+from tests.support.trained_run import ADAMW, SGD, Run, pipeline_of, trained
 from tests.support.two_ways import shuffled_streams
 
 SCHEDULES = ("dualpipe", "chimera")
 MICROBATCHES = 8
-
-
-def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
-    """Results by rank of functions of this module, by name."""
-    return run_scenarios(__name__, *names, num_ranks=num_ranks)
 
 
 class Sometimes(nn.Module):

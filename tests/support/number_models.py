@@ -1,4 +1,5 @@
-"""Small models whose numbers are looked at: one with a loss of its own in a layer, a language model that may tie."""
+"""Small models whose numbers are looked at: a layer with a loss of its own, one with running statistics, a language
+model that may tie."""
 
 from __future__ import annotations
 
@@ -24,6 +25,18 @@ def mlp4() -> nn.Sequential:
     torch.manual_seed(2)
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
     return nn.Sequential(layers[0], Penalised(), *layers[2:]).double()
+
+
+class Normed(nn.Module):
+    """Has running statistics, into which a forward counts whatever comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.norm(self.linear(value))
 
 
 class Head(nn.Module):

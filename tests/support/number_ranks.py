@@ -1,9 +1,8 @@
-"""What ranks see of the numbers: gradients, norms, skipped steps, memory. All scenarios in one group of processes."""
+"""What ranks see of the numbers: gradients, norms, skipped steps, memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,116 +14,13 @@ from fullbore.errors import FullboreError
 from fullbore.models.layered import Objective
 from fullbore.models.load import layered
 from fullbore.models.next_token import next_token_objective
-from fullbore.runtime.batch import split_batch
-from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.optimizer import MasterOptimizer
-from fullbore.runtime.pipeline import Pipeline
-from fullbore.verify.reference import Observed, run_reference
 from tests.support import chains
-from tests.support.number_models import language_model, mlp4, tokens
-from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model
-from tests.support.scenarios import run_scenarios
-
-SGD = OptimizerConfig(name="sgd", lr=0.05, weight_decay=0.0, clip_norm=0.5)
-ADAMW = OptimizerConfig(lr=0.01, clip_norm=1.0)
-
-
-def scenarios(*names: str, num_ranks: int) -> dict[str, list[Any]]:
-    """Results by rank of functions of this module, by name."""
-    return run_scenarios(__name__, *names, num_ranks=num_ranks)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Some steps of one pipeline on one rank, clipped, with an optimizer; and of one process."""
-
-    seen: Observed
-    expected: Observed
-    """The whole model's."""
-
-    norms: tuple[float, ...]
-    copies_equal: tuple[bool, ...]
-    """After each step: have all ranks that hold a weight the same bits of it?"""
-
-    changed: int
-    """Weights of this rank that are not what they were."""
-
-    num_weights: int
-    num_states: int
-    """Optimizer tensors of the weights that this rank owns."""
-
-    peak: int
-
-
-def pipeline_of(
-    module: Any, mesh: Mesh, *, microbatches: int = 2, objective: Objective = SQUARED_ERROR, **more: Any
-) -> Pipeline:
-    return Pipeline(
-        module,
-        num_microbatches=microbatches,
-        objective=objective,
-        device=CpuDevice(),
-        mesh=mesh,
-        timeout_s=30.0,
-        **more,
-    )
-
-
-def trained(
-    make: Any,
-    batch: Mapping[str, Tensor],
-    mesh: Mesh,
-    *,
-    cut: Sequence[int] | str = "equal",
-    steps: int = 3,
-    microbatches: int = 2,
-    optimizer: OptimizerConfig = SGD,
-    objective: Objective = SQUARED_ERROR,
-    **more: Any,
-) -> Run:
-    pipeline = pipeline_of(make(), mesh, microbatches=microbatches, objective=objective, layers_per_stage=cut, **more)
-    update = MasterOptimizer(pipeline.weights(), config=optimizer)
-    initial = _copies(pipeline.weights())
-    everywhere = {k: v for part in mesh.gather({**initial, **_copies(pipeline.buffers())}) for k, v in part.items()}
-    losses, norms, equal, first = [], [], [], {}
-    for step in range(steps):
-        losses.append(pipeline.step(batch))
-        first = first if step else _copies(pipeline.gradients())
-        norms.append(pipeline.clip_grad_norm(optimizer.clip_norm))
-        assert pipeline.finite
-        update.step(pipeline.gradients(), lr=optimizer.lr)
-        pipeline.zero_grad()
-        equal.append(_copies_are_equal(pipeline, mesh))
-    seen = Observed(tuple(losses), first, _copies(pipeline.weights()), _copies(pipeline.buffers()))
-    peak = pipeline.peak_activations
-    owned = sum(
-        1 for name in update.state() if name.endswith("exp_avg") and pipeline.owns(name.removesuffix(".exp_avg"))
-    )
-    pipeline.release()
-    expected = run_reference(
-        layered(make()),
-        [split_batch(batch, microbatches)] * steps,
-        objective=objective,
-        initial=everywhere,
-        optimizer=optimizer,
-        device=torch.device("cpu"),
-    )
-    changed = sum(not torch.equal(tensor, initial[name]) for name, tensor in seen.parameters.items())
-    return Run(seen, expected, tuple(norms), tuple(equal), changed, len(initial), owned, peak)
-
-
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-def _copies_are_equal(pipeline: Pipeline, mesh: Mesh) -> bool:
-    held: dict[str, Tensor] = {}
-    for part in mesh.gather(_copies(pipeline.weights())):
-        for name, tensor in part.items():
-            if not torch.equal(held.setdefault(name, tensor), tensor):
-                return False
-    return True
+from tests.support.kept_bytes import Kept
+from tests.support.number_models import Normed, language_model, mlp4, tokens
+from tests.support.ranks import chain_batch, chain_model
+from tests.support.trained_run import ADAMW, SGD, Run, copies_of, pipeline_of, trained
 
 
 def auxiliary_losses(mesh: Mesh) -> dict[int, Run]:
@@ -138,7 +34,7 @@ def sum_over_a_given_count(mesh: Mesh) -> tuple[float, dict[str, Tensor]]:
         count=lambda batch: len(batch["inputs"]),
     )
     pipeline = pipeline_of(chain_model(), mesh, objective=per_sample)
-    seen = pipeline.step(chain_batch()), _copies(pipeline.gradients())
+    seen = pipeline.step(chain_batch()), copies_of(pipeline.gradients())
     pipeline.release()
     return seen
 
@@ -255,23 +151,11 @@ def narrow_gradients(mesh: Mesh) -> float:
     for microbatches, samples in ((64, 64), (1, 1)):
         pipeline = pipeline_of(module, mesh, microbatches=microbatches)
         pipeline.step({name: tensor[:samples] for name, tensor in batch.items()})
-        found.append(_copies(pipeline.gradients()))
+        found.append(copies_of(pipeline.gradients()))
         pipeline.release()
     many, once = found
     worst = max(float((many[n] - once[n]).abs().max() / once[n].abs().max()) for n in once)
     return mesh.max([worst])[0]
-
-
-class Normed(nn.Module):
-    """Has running statistics, into which a forward counts whatever comes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.norm = nn.BatchNorm1d(8)
-
-    def forward(self, value: Tensor) -> Tensor:
-        return self.norm(self.linear(value))
 
 
 @dataclass(frozen=True)
@@ -372,30 +256,3 @@ def bytes_by_microbatches(mesh: Mesh) -> dict[int, tuple[int, int, int]]:
         found[microbatches] = (gradients, parameters, kept.peak)
         pipeline.release()
     return found
-
-
-class Kept:
-    """Bytes that autograd keeps, as they come and go; a model's own weights do not count."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._own = {weight.data_ptr() for weight in pipeline.weights().values()}
-        self.now = 0
-        self.peak = 0
-
-    def pack(self, tensor: Tensor) -> Entry:
-        counts = tensor.device.type != "meta" and tensor.data_ptr() not in self._own
-        return Entry(tensor, self, tensor.numel() * tensor.element_size() if counts else 0)
-
-
-class Entry:
-    """One saved tensor, counted for as long as the graph has it."""
-
-    def __init__(self, tensor: Tensor, kept: Kept, size: int) -> None:
-        self.tensor = tensor
-        self._kept = kept
-        self._size = size
-        kept.now += size
-        kept.peak = max(kept.peak, kept.now)
-
-    def __del__(self) -> None:
-        self._kept.now -= self._size

@@ -32,11 +32,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ran: list[tuple[Any, ...]] = []
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
         given = kwargs or {}

@@ -18,6 +18,7 @@ from fullbore.runtime.device import Device
 from fullbore.runtime.evaluation import Evaluation
 from fullbore.runtime.executor import Executor
 from fullbore.runtime.gradients import GradientStore
+from fullbore.runtime.intake import Intake
 from fullbore.runtime.local_stages import LocalStages, say_what_stays_whole
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
@@ -47,14 +48,13 @@ class Assembly:
     weights: Mapping[str, nn.Parameter]
     """This rank's, under their full names in the whole model."""
 
-    trainable: Trainable
     loss_scaler: LossScaler | None
     """Where any weight of any rank is float16."""
 
     gradients: GradientStore
     guard: StepGuard
     tied: TiedGradients
-    buffers: BufferWatch
+    intake: Intake
     tap: OutputTap
     transport: TorchTransport
     executor: Executor
@@ -142,12 +142,18 @@ def assembled(
         recorder=recorder,
         stages=stages,
         weights=weights,
-        trainable=Trainable(weights, modules=stages.modules),
         loss_scaler=loss_scaler,
         gradients=gradients,
         guard=guard,
         tied=tied,
-        buffers=buffers,
+        intake=Intake(
+            schedule=schedule,
+            objective=objective,
+            stages=stages,
+            trainable=Trainable(weights, modules=stages.modules),
+            tap=tap,
+            mesh=mesh,
+        ),
         tap=tap,
         transport=transport,
         executor=executor,
@@ -170,6 +176,8 @@ def assembled(
             rank=mesh.rank,
             transport=transport,
             boundary_of=stages.boundary_of,
+            buffers=buffers,
+            tap=tap,
             device=device,
             board=board,
         ),

@@ -7,7 +7,7 @@ Each rank knows only its stages. Clipping by a local norm is a known silent faul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,29 @@ from torch import Tensor
 from fullbore.errors import ConfigError
 from fullbore.runtime.mesh import Mesh
 
-__all__ = ["clip", "global_norm", "require_max_norm"]
+__all__ = ["clip", "clip_global_norm", "global_norm", "require_max_norm"]
+
+
+def clip_global_norm(
+    gradients: Mapping[str, Tensor],
+    *,
+    max_norm: float | None,
+    norm_type: float,
+    owns: Callable[[str], bool],
+    mesh: Mesh,
+) -> float:
+    """Scale this rank's gradients so that the norm of all is at most ``max_norm``; return the norm before. None only
+    measures, and a norm that is not finite leaves them as they are. Every rank calls this.
+
+    Args:
+        gradients: by the name of the weight.
+        owns: is this the rank that counts this weight? (A tied one has several holders.)
+    """
+    owned = [gradient for name, gradient in gradients.items() if owns(name)]
+    norm = global_norm(owned, mesh=mesh, norm_type=norm_type)
+    if max_norm is not None and math.isfinite(norm):
+        clip(gradients.values(), norm=norm, max_norm=max_norm)
+    return norm
 
 
 def global_norm(owned: Sequence[Tensor], *, mesh: Mesh, norm_type: float = 2.0) -> float:

@@ -11,9 +11,12 @@ from fullbore.ir.forward_only import forward_only
 from fullbore.ir.lower import lower
 from fullbore.ir.placement import Placement
 from fullbore.models.layered import Microbatch
+from fullbore.runtime.batch import on_device
 from fullbore.runtime.device import Device
 from fullbore.runtime.eager import EvaluationEngine
 from fullbore.runtime.executor import BoundaryOf, Executor
+from fullbore.runtime.mirrored import BufferWatch
+from fullbore.runtime.outputs import OutputTap
 from fullbore.runtime.processes.board import ProgressBoard, evaluation_name
 from fullbore.runtime.recorder import StepRecorder
 from fullbore.runtime.transport.transport import Transport
@@ -33,6 +36,8 @@ class Evaluation:
         rank: int,
         transport: Transport,
         boundary_of: BoundaryOf,
+        buffers: BufferWatch,
+        tap: OutputTap,
         device: Device,
         board: ProgressBoard | None,
     ) -> None:
@@ -41,6 +46,8 @@ class Evaluation:
         self._rank = rank
         self._transport = transport
         self._boundary_of = boundary_of
+        self._buffers = buffers
+        self._tap = tap
         self._device = device
         self._board = board
         self._recorder = StepRecorder(device, SpanList(), rank=rank, board=board, name=evaluation_name)
@@ -55,18 +62,23 @@ class Evaluation:
         """The sum of the losses on the rank of a stream's last stage, None elsewhere. ``step`` is for messages.
 
         Raises:
+            ModelError: a forward has written into a buffer that several ranks hold.
             RankFailed, NeighborLost, TransferStalled: as `Executor.run`.
         """
         self._recorder.step = step
         executor = self._executor(len(microbatches), timeout_s)
+        given = on_device(microbatches, self._device.torch_device)
+        self._tap.expect(given)
+        self._buffers.begin()
         try:
             for engine in self._engines.values():
                 engine.begin()
-            executor.run(microbatches)
+            executor.run(given)
         finally:
             for engine in self._engines.values():
                 engine.end()
             self._recorder.discard()
+        self._buffers.require_kept()
         return next((engine.loss_sum for engine in self._engines.values() if engine.loss_sum is not None), None)
 
     def _executor(self, num_microbatches: int, timeout_s: float) -> Executor:

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from fullbore.errors import ConfigError, ModelError
+from fullbore.ir.placement import Placement
 from fullbore.models.layered import Microbatch, Objective
+from fullbore.runtime.mesh import Mesh
 
-__all__ = ["Output", "OutputTap", "require_output"]
+__all__ = ["Output", "OutputTap", "require_output", "shared_outputs"]
 
 Output = Callable[[Any, Microbatch], Tensor]
 """(what the last layer gives, microbatch) -> a tensor to keep. Called without gradients."""
@@ -74,3 +76,10 @@ class OutputTap:
     def _index(self, microbatch: Microbatch) -> int:
         """Schedules run microbatches in any order, so each is known by being the same object."""
         return next(index for index, one in enumerate(self._microbatches) if one is microbatch)
+
+
+def shared_outputs(mine: Sequence[tuple[int, Tensor]], *, placement: Placement, mesh: Mesh) -> list[Tensor]:
+    """What the taps of all ranks have kept, in the order of the microbatches. Every rank calls this with what its own
+    gave (`OutputTap.take`)."""
+    found = [pair for stream in placement.streams for pair in mesh.share(mine, owner=placement.rank_of(stream[-1]))]
+    return [tensor for _, tensor in sorted(found, key=lambda pair: pair[0])]

@@ -14,7 +14,6 @@ Started by torchrun, each process holds one pipeline rank; started alone, it is 
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -26,28 +25,24 @@ from torch import Tensor, nn
 
 from fullbore.errors import ConfigError, InputError
 from fullbore.ir.schedule import Schedule
-from fullbore.models.layered import Microbatch, Objective
+from fullbore.models.layered import Objective
 from fullbore.models.load import AnyModel, layered
-from fullbore.runtime.agreement import all_or_none, require_same, same_microbatches
+from fullbore.runtime.agreement import all_or_none, require_same
 from fullbore.runtime.argument_kinds import require_kinds, required_device, required_layers
-from fullbore.runtime.arguments import (
-    mesh_of_world,
-    order_and_cut,
-    required_objective,
-)
+from fullbore.runtime.arguments import mesh_of_world, order_and_cut, required_objective
 from fullbore.runtime.assembly import assembled
-from fullbore.runtime.batch import Batch, counted, microbatches_of, on_device
-from fullbore.runtime.clipping import clip, global_norm, require_max_norm
+from fullbore.runtime.batch import Batch
+from fullbore.runtime.clipping import clip_global_norm, require_max_norm
+from fullbore.runtime.common_timeline import common_timeline
 from fullbore.runtime.condition import Condition
 from fullbore.runtime.device import Device
+from fullbore.runtime.global_loss import global_loss
 from fullbore.runtime.loss_scale import LossScaler
 from fullbore.runtime.mesh import Mesh
-from fullbore.runtime.mirrored import require_mirrorable
-from fullbore.runtime.outputs import Output, require_output
+from fullbore.runtime.outputs import Output, shared_outputs
 from fullbore.runtime.patience import Patience
 from fullbore.runtime.processes.board import ProgressBoard
 from fullbore.timeline.instrument import Instrument
-from fullbore.timeline.shift import from_zero, shifted
 from fullbore.timeline.span import Activity, Span, Timeline
 
 __all__ = ["Pipeline"]
@@ -107,7 +102,7 @@ class Pipeline:
         mesh: Mesh | None = None,
     ) -> None:
         self._model = layered(model)
-        self._objective = required_objective(objective, self._model)
+        objective = required_objective(objective, self._model)
         require_kinds(num_microbatches=num_microbatches, accumulation=accumulation, compile=compile, seed=seed)
         require_kinds(schedule=schedule, num_chunks=num_chunks, schedule_options=schedule_options)
         require_kinds(recompute_ahead=recompute_ahead)
@@ -152,7 +147,7 @@ class Pipeline:
                 self._model,
                 schedule=self.schedule,
                 edges=self._edges,
-                objective=self._objective,
+                objective=objective,
                 mesh=self._mesh,
                 device=self._device,
                 seed=seed,
@@ -263,12 +258,15 @@ class Pipeline:
         parts = self._parts
         parts.recorder.end_step()
         parts.recorder.tell("preparing the batch")
-        microbatches, count = self._cut(batch, number=self._num_microbatches * self._accumulation, outputs=outputs)
+        self._condition.require_ready()
+        number = self._num_microbatches * self._accumulation
+        microbatches, count = parts.intake.take(batch, number=number, outputs=outputs)
         training = parts.training
         with self._patience.during("step") as timeout_s, self._condition.under_way():
             training.run(microbatches, count=count, per_round=self._num_microbatches, timeout_s=timeout_s)
             with parts.recorder.flush(Activity.LOSS_REDUCE):
-                loss = self._global_loss(training.loss_sums, count, training.auxiliary_losses)
+                sums, auxiliary = training.loss_sums, training.auxiliary_losses
+                loss = global_loss(sums, count=count, auxiliary=auxiliary, mesh=self._mesh)
         parts.guard.saw(loss)
         return loss
 
@@ -284,16 +282,14 @@ class Pipeline:
         Raises:
             ConfigError, RankFailed, NeighborLost, TransferStalled: as `step`.
         """
-        self._parts.recorder.end_step()
-        self._parts.evaluation.prepare(step=self._parts.recorder.step)
-        microbatches, count = self._cut(batch, number=num_microbatches, outputs=outputs)
+        parts = self._parts
+        parts.recorder.end_step()
+        parts.evaluation.prepare(step=parts.recorder.step)
+        self._condition.require_ready()
+        microbatches, count = parts.intake.take(batch, number=num_microbatches, outputs=outputs)
         with self._patience.during("evaluate") as timeout_s, self._condition.under_way():
-            whole = on_device(microbatches, self._device.torch_device)
-            self._parts.tap.expect(whole)
-            self._parts.buffers.begin()
-            loss_sum = self._parts.evaluation.run(whole, step=self._parts.recorder.step, timeout_s=timeout_s)
-            self._parts.buffers.require_kept()
-            return self._global_loss([loss_sum], count)
+            loss_sum = parts.evaluation.run(microbatches, step=parts.recorder.step, timeout_s=timeout_s)
+            return global_loss([loss_sum], count=count, mesh=self._mesh)
 
     def outputs(self) -> list[Tensor]:
         """What the last `step` or `evaluate` kept with ``outputs=``: one tensor a microbatch, in order, on the CPU.
@@ -305,11 +301,7 @@ class Pipeline:
             ConfigError: this pipeline has failed or is closed: the others do not come here.
         """
         self._condition.require_ready()
-        placement, mine = self.schedule.placement, self._parts.tap.take()
-        found = [
-            pair for stream in placement.streams for pair in self._mesh.share(mine, owner=placement.rank_of(stream[-1]))
-        ]
-        return [tensor for _, tensor in sorted(found, key=lambda pair: pair[0])]
+        return shared_outputs(self._parts.tap.take(), placement=self.schedule.placement, mesh=self._mesh)
 
     def clip_grad_norm(self, max_norm: float | None, *, norm_type: float = 2.0) -> float:
         """Scale all gradients so that their norm over *all stages* is at most ``max_norm``; return the norm before.
@@ -323,11 +315,8 @@ class Pipeline:
         self._condition.require_ready()
         require_max_norm(max_norm)
         with self._parts.recorder.flush(Activity.GRADIENT_NORM):
-            gradients = self._parts.gradients.gradients()
-            owned = [gradient for name, gradient in gradients.items() if self._parts.tied.owns(name)]
-            norm = global_norm(owned, mesh=self._mesh, norm_type=norm_type)
-            if max_norm is not None and math.isfinite(norm):
-                clip(gradients.values(), norm=norm, max_norm=max_norm)
+            gradients, owns = self._parts.gradients.gradients(), self._parts.tied.owns
+            norm = clip_global_norm(gradients, max_norm=max_norm, norm_type=norm_type, owns=owns, mesh=self._mesh)
         self._parts.guard.saw(norm)
         return norm
 
@@ -368,10 +357,7 @@ class Pipeline:
             ConfigError: this pipeline has failed or is closed: the others do not come here.
         """
         self._condition.require_ready()
-        mine = Timeline.of(self.last_spans(), num_ranks=self.num_ranks)
-        by_rank = self._mesh.gather(shifted(mine, by_ns=self._mesh.clock.offset_ns))
-        spans = [span for timeline in by_rank for span in timeline.spans]
-        return from_zero(Timeline.of(spans, num_ranks=self.num_ranks))
+        return common_timeline(self.last_spans(), mesh=self._mesh)
 
     def release(self) -> None:
         """Let go of communicators, hooks and threads, and stay in the group: another pipeline may follow.
@@ -407,27 +393,3 @@ class Pipeline:
         else:
             self._condition.close()
             self._undo.close()  # the others may not be on their way here, so nothing is done together
-
-    def _cut(self, batch: Batch, *, number: int | None, outputs: Output | None) -> tuple[Sequence[Microbatch], int]:
-        """The microbatches and how many items count, once this pipeline can run and all ranks were given the same."""
-        self._condition.require_ready()
-        microbatches = same_microbatches(
-            lambda: self._given(batch, number, outputs), crossings=self._parts.stages.crossings, mesh=self._mesh
-        )
-        self._parts.tap.begin(outputs)
-        return microbatches, counted(microbatches, self._objective)
-
-    def _given(self, batch: Batch, number: int | None, outputs: Output | None) -> Sequence[Microbatch]:
-        """The batch cut; a rank that refuses does so together with the others."""
-        self._parts.trainable.check()
-        require_mirrorable(self._parts.stages.modules, schedule=self.schedule)
-        require_output(outputs)
-        microbatches = microbatches_of(batch, number=number, most=self._num_microbatches)
-        self._parts.stages.require_inputs(microbatches)
-        return microbatches
-
-    def _global_loss(self, sums: Sequence[Tensor | None], count: int, auxiliary: Sequence[Tensor | None] = ()) -> float:
-        """Only the rank of a last stage has a sum, any may have auxiliary losses; here they are read, once a step."""
-        mine = [sum(float(value) for value in values if value is not None) for values in (sums, auxiliary)]
-        total, added = self._mesh.sum(mine)
-        return (total / count if count else 0.0) + added

@@ -9,7 +9,7 @@ import torch
 
 from fullbore.errors import ConfigError
 from fullbore.ir.recipe import Layout
-from fullbore.runtime.clipping import clip, global_norm, require_max_norm
+from fullbore.runtime.clipping import clip, clip_global_norm, global_norm, require_max_norm
 from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
 
@@ -29,6 +29,23 @@ def test_norms(norm_type: float, expected: float, alone: Mesh) -> None:
 @pytest.mark.parametrize("norm_type", [2.0, math.inf])
 def test_what_is_not_finite_shows(value: float, norm_type: float, alone: Mesh) -> None:
     assert not math.isfinite(global_norm([torch.tensor([1.0, value])], mesh=alone, norm_type=norm_type))
+
+
+@pytest.mark.parametrize(
+    ("last", "max_norm", "norm", "left"),
+    [(4.0, 1.0, 5.0, 0.6), (4.0, None, 5.0, 3.0), (math.inf, 1.0, math.inf, 3.0)],
+    ids=["clipped", "measured", "not finite"],
+)
+def test_a_norm_that_is_only_measured_or_not_finite_leaves_the_gradients(
+    last: float, max_norm: float | None, norm: float, left: float, alone: Mesh
+) -> None:
+    """Scaling by 1 / infinity would make zeros of all that is finite. What another rank counts is scaled as well."""
+    gradients = {name: torch.tensor([value]) for name, value in (("a", 3.0), ("b", last), ("elsewhere", 3.0))}
+    found = clip_global_norm(
+        gradients, max_norm=max_norm, norm_type=2.0, owns=lambda name: name != "elsewhere", mesh=alone
+    )
+    assert found == norm
+    assert [gradients[name].item() for name in ("a", "elsewhere")] == pytest.approx([left, left], rel=1e-6)
 
 
 def test_another_norm_is_refused(alone: Mesh) -> None:

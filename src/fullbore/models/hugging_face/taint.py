@@ -37,11 +37,7 @@ class Taint(TorchDispatchMode, Generic[Label]):  # type: ignore[no-untyped-call]
         self._labels[_storage(tensor)] = labels
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
         given = kwargs or {}
