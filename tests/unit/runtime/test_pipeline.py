@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -86,6 +88,18 @@ def test_a_module_in_a_pipeline_that_is_not_closed_is_refused(recompute: list[st
     assert untouched(model)
     with made(model, recompute=again) as second:
         assert second.step(chain_batch()) == 270.0
+
+
+def test_a_pipeline_that_is_dropped_without_being_closed_gives_its_modules_back() -> None:
+    """Nobody could close it any more."""
+    model = chain_model()
+    dropped = made(model, recompute=["1"])
+    assert not untouched(model)
+    del dropped
+    gc.collect()
+    assert untouched(model)
+    with made(model) as pipeline:
+        assert pipeline.step(chain_batch()) == 270.0
 
 
 def test_after_closing_nothing_is_clipped() -> None:
