@@ -116,6 +116,7 @@ def test_what_is_known_is_said_before_the_layers_are_measured(trained: tuple[dic
         "       partition",
     ]
     assert begun[3].startswith("       fingerprint ")
+    assert "measuring 6 layers: to cut them, to predict a step and to find a slow stage\n" in said
 
 
 def test_an_existing_run_is_not_overwritten(trained: tuple[dict[str, Any], Path, str]) -> None:
