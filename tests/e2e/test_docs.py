@@ -79,6 +79,22 @@ def test_a_page_read_in_one_folder_makes_each_run_once(document: Path) -> None:
     assert sorted(names) == sorted(set(names))
 
 
+def test_what_the_readme_shows_can_be_pasted_twice() -> None:
+    """A run into a folder with a name is refused the second time."""
+    commands = [c.text for one in sections(ROOT / "README.md") for c in one.commands]
+    assert any("fullbore train" in text for text in commands)
+    assert [name for text in commands for name in _run_folders(text)] == []
+
+
+def test_every_target_that_a_newcomer_needs_is_in_the_readme() -> None:
+    """`make setup` was only found by reading the Makefile."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"setup", "demo", "test", "check"} <= set(targets)
+    for target in ("setup", "demo", "test", "check"):
+        assert f"make {target}" in readme
+
+
 def test_every_command_has_its_place_in_the_reference() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for name in COMMANDS:
