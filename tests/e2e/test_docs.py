@@ -161,6 +161,12 @@ def test_lines_are_compared_up_to_their_first_number() -> None:
     assert _says("step 1/2\nidle 3%\nbubble 9.1%\nclocks agree to 5 us\n", (*shown[:4], "...", *shown[4:]))
 
 
+def test_the_warning_of_a_busy_machine_may_come_unasked() -> None:
+    printed = "measuring 8 layers\nwarning: this machine was busy with other work\nrun  runs/first\n"
+    assert _says(printed, ("measuring 8 layers", "run  runs/first"))
+    assert not _says(printed.replace("this machine", "a disk"), ("measuring 8 layers", "run  runs/first"))
+
+
 def test_the_paragraph_on_a_slow_stage_may_come_unasked() -> None:
     printed = "clocks 5 us\n\nslow stage  1 on rank 1\nreason  compute\n\nevery span 3\n"
     assert _says(printed, ("clocks 7 us", "", "every span 3"))
@@ -197,7 +203,9 @@ def _fits(output: str, shown: Sequence[str]) -> bool:
 
 
 def _says(output: str, shown: Sequence[str]) -> bool:
-    """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own."""
+    """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own, and
+    is told so."""
+    output = re.sub(r"^warning: this machine was busy .*\n", "", output, flags=re.MULTILINE)
     if not any(line.startswith("slow stage") for line in shown):
         output = re.sub(r"^slow stage .*\n(?:.+\n)*", "", output, flags=re.MULTILINE)
     return _fits("\n".join(_labels(output.splitlines())), _labels(shown))

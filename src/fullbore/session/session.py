@@ -160,8 +160,9 @@ def open_session(worker: Worker | None, config: RunConfig, *, costs_for: Collect
 def measure(
     model: LayeredModel, microbatch: Microbatch, *, place: Place, seed: int, compile: bool = False
 ) -> tuple[LayerCost, ...]:
-    """Every rank profiles every layer at once; each time is the lower median over ranks."""
-    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed, compile=compile)
+    """Every rank profiles every layer at once; each time is the lower median over ranks. Rank 0 says where its own
+    rounds were disturbed."""
+    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed, compile=compile, tell=place.say)
     return _medians(place.mesh.gather(mine))
 
 
