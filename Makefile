@@ -12,6 +12,7 @@ TOGETHER := tests/distributed tests/e2e
 .PHONY: help setup demo test test-all check fmt golden clean
 
 help:
+	@echo "make setup     fullbore, torch and the tools for tests in .venv"
 	@echo "make demo      train a small Llama on real text through two stages (about 4 minutes on 2 cores)"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"

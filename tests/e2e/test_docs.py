@@ -79,6 +79,22 @@ def test_a_page_read_in_one_folder_makes_each_run_once(document: Path) -> None:
     assert sorted(names) == sorted(set(names))
 
 
+def test_what_the_readme_shows_can_be_pasted_twice() -> None:
+    """A run into a folder with a name is refused the second time."""
+    commands = [c.text for one in sections(ROOT / "README.md") for c in one.commands]
+    assert any("fullbore train" in text for text in commands)
+    assert [name for text in commands for name in _run_folders(text)] == []
+
+
+def test_every_target_that_a_newcomer_needs_is_in_the_readme() -> None:
+    """`make setup` was only found by reading the Makefile."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {"setup", "demo", "test", "check"} <= set(targets)
+    for target in ("setup", "demo", "test", "check"):
+        assert f"make {target}" in readme
+
+
 def test_every_command_has_its_place_in_the_reference() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for name in COMMANDS:
@@ -145,6 +161,12 @@ def test_lines_are_compared_up_to_their_first_number() -> None:
     assert _says("step 1/2\nidle 3%\nbubble 9.1%\nclocks agree to 5 us\n", (*shown[:4], "...", *shown[4:]))
 
 
+def test_the_warning_of_a_busy_machine_may_come_unasked() -> None:
+    printed = "measuring 8 layers\nwarning: this machine was busy with other work\nrun  runs/first\n"
+    assert _says(printed, ("measuring 8 layers", "run  runs/first"))
+    assert not _says(printed.replace("this machine", "a disk"), ("measuring 8 layers", "run  runs/first"))
+
+
 def test_the_paragraph_on_a_slow_stage_may_come_unasked() -> None:
     printed = "clocks 5 us\n\nslow stage  1 on rank 1\nreason  compute\n\nevery span 3\n"
     assert _says(printed, ("clocks 7 us", "", "every span 3"))
@@ -181,7 +203,9 @@ def _fits(output: str, shown: Sequence[str]) -> bool:
 
 
 def _says(output: str, shown: Sequence[str]) -> bool:
-    """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own."""
+    """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own, and
+    is told so."""
+    output = re.sub(r"^warning: this machine was busy .*\n", "", output, flags=re.MULTILINE)
     if not any(line.startswith("slow stage") for line in shown):
         output = re.sub(r"^slow stage .*\n(?:.+\n)*", "", output, flags=re.MULTILINE)
     return _fits("\n".join(_labels(output.splitlines())), _labels(shown))

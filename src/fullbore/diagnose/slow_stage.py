@@ -4,7 +4,8 @@ From what the stages of a run computed, what their layers were expected to cost,
 
 - *Which.* The rank that computes longest for one microbatch, against the mean of the other ranks. A timer around
   forward and backward blames the first rank instead, which waits longest for its last gradient. The steps have to bear
-  it out: where the ranks are equally busy nobody waits for one of them, and medians that differ are noise.
+  it out: where the ranks are equally busy nobody waits for one of them, and medians that differ are noise. So is a
+  difference that is smaller than what steps differ by from one to the next (`fullbore.diagnose.over_steps`).
 - *Compute or waiting.* A rank that sets the rhythm is busy most of the pass while the others wait for it. Where even
   the slowest is idle more than half of it, messages, the host or too few microbatches decide, and no cut mends that.
 - *Layers or device.* Costly layers cost the same elsewhere; on a slow device every layer takes longer than it would
@@ -25,6 +26,7 @@ from statistics import fmean, median, median_low
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
 from fullbore.costs.stage import StageCost
+from fullbore.diagnose.over_steps import OverSteps
 from fullbore.ids import Rank
 from fullbore.ir.action import Kind
 from fullbore.ir.schedule import Schedule
@@ -48,7 +50,7 @@ _DEVICE = 1.25
 devices differ too."""
 
 _WORTH = 0.01
-"""A gain below this share is none: measurements are no better than that."""
+"""A gain below this share is none, however well the steps agree: measurements are no better than that."""
 
 
 class Cause(StrEnum):
@@ -65,6 +67,9 @@ class SlowStage:
     stage: int
     rank: int
     layers: tuple[str, ...]
+    num_steps: int
+    """Measured; all medians are over these."""
+
     factor: float
     """The rank's computing time for one microbatch over the mean of the other ranks'."""
 
@@ -97,6 +102,9 @@ class SlowStage:
     gain: float
     """The share of the simulated step that the better cut saves; 0.0 without one."""
 
+    least_gain: float
+    """The share below which no cut was taken for better: more than the steps differ by, and at least 1 %."""
+
     @property
     def waiting_ranks(self) -> tuple[int, ...]:
         """The ranks that are less busy than the slow one by more than equal ranks differ: at least one."""
@@ -113,8 +121,8 @@ def find_slow_stage(
     links: Sequence[Link] = (),
     accumulation: int = 1,
 ) -> SlowStage | None:
-    """None where no stage is slow, where the ranks are equally busy, where there is one rank only, or where every
-    layer is there twice.
+    """None where no stage is slow, where the ranks are equally busy, where the steps disagree by more than the stage
+    stands out, where there is one rank only, or where every layer is there twice.
 
     Args:
         steps: measured, each with the COMPUTE spans of all ranks, of one or more passes.
@@ -140,6 +148,10 @@ def find_slow_stage(
     busy = [median(b.busy_ns[other] / b.makespan_ns for b in bubbles) for other in range(placement.num_ranks)]
     if _over_others(busy, rank) <= _SLOW or busy[rank] * _SLOW < max(busy):
         return None
+    over = OverSteps.of(_over_others(b.busy_ns, rank) for b in bubbles)
+    if not over.is_above_one:
+        return None
+    least_gain = max(_WORTH, over.noise / over.median)
     edges = (0, *accumulate(layers_per_stage))
     expected = [StageCost.of_layers(layers[edges[s] : edges[s + 1]]) for s in range(placement.num_stages)]
     over_profile = _over_profile(of_rank, expected, measured, schedule)
@@ -154,12 +166,13 @@ def find_slow_stage(
     )
     found = recut(costs, schedule=schedule, present=layers_per_stage, slowness=slowness, links=links)
     cause = Cause.COMPUTE if busy[rank] >= _BUSY else Cause.WAITING
-    better = found if cause is Cause.COMPUTE and found.gain >= _WORTH else None
+    better = found if cause is Cause.COMPUTE and found.gain >= least_gain else None
     stage = max(placement.stages_of(Rank(rank)), key=lambda s: totals[s])
     return SlowStage(
         stage=stage,
         rank=rank,
         layers=tuple(layer.name for layer in layers[edges[stage] : edges[stage + 1]]),
+        num_steps=over.num_steps,
         factor=factor,
         device_factor=slowness[rank],
         cause=cause,
@@ -172,6 +185,7 @@ def find_slow_stage(
         predicted_step_ns=found.present_ns * accumulation,
         better_step_ns=better.best_ns * accumulation if better else None,
         gain=better.gain if better else 0.0,
+        least_gain=least_gain,
     )
 
 

@@ -3,8 +3,9 @@
 Each layer is built alone, as a stage of one, and fed numbers of its true boundary shape. Rounds go over all
 layers in turn, so that a machine that slows down or warms up does so for all of them; the median of the rounds
 counts, pooled over layers that are alike: of equal sizes, and running the same operations or taking about as
-long. The last layer includes the loss. Whatever came with weights is measured on a copy: weights, buffers,
-training flags and the random state are left as they were.
+long. Where other work disturbed the rounds, that is told (`fullbore.models.steadiness`). The last layer includes
+the loss. Whatever came with weights is measured on a copy: weights, buffers, training flags and the random state
+are left as they were.
 
     backward_input   the gradient of the layer's input alone
     backward_weight  the whole backward less that; all of it for the first layer, whose input needs no gradient
@@ -15,7 +16,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ from fullbore.models.enter import enter
 from fullbore.models.layered import LayeredModel, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.models.load import AnyModel, layered
 from fullbore.models.operations import Operations
+from fullbore.models.steadiness import LayerRounds, said_of_load
 
 __all__ = ["profile"]
 
@@ -45,6 +47,7 @@ def profile(
     objective: Objective | None = None,
     held_bytes: int = 2**30,
     compile: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[LayerCost, ...]:
     """The cost of each layer for one microbatch.
 
@@ -57,6 +60,7 @@ def profile(
         held_bytes: layers are kept between rounds up to this many bytes of parameters; those beyond it are
             measured in one go and dropped.
         compile: measure layers as `apply_compile` makes them.
+        tell: hears a line where other work on the machine made the costs uncertain.
 
     Raises:
         ModelError: the model cannot be seen as layers, does not take this microbatch, or cannot be compiled here.
@@ -86,7 +90,11 @@ def profile(
                 bench.measure()
             if time.perf_counter() - start > budget_s:
                 break
-    return tuple(bench.cost(alike=[other for other in benches if bench.is_like(other)]) for bench in benches)
+    alike = [[other for other in benches if bench.is_like(other)] for bench in benches]
+    warning = said_of_load([bench.rounds(alike=same) for bench, same in zip(benches, alike, strict=True)])
+    if warning is not None:
+        tell(warning)
+    return tuple(bench.cost(alike=same) for bench, same in zip(benches, alike, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,11 @@ class _Times:
     forward_ns: list[int] = field(default_factory=list)
     input_ns: list[int] = field(default_factory=list)
     weight_ns: list[int] = field(default_factory=list)
+    round_ns: list[int] = field(default_factory=list)
+    """From its start to its end."""
+
+    cpu_ns: list[int] = field(default_factory=list)
+    """In which the CPU ran this thread; nothing where another device computes."""
 
 
 class _Bench:
@@ -140,10 +153,13 @@ class _Bench:
             self.output_bytes = 0 if self._is_last else sum(value.numel() * value.element_size() for value in values)
             del values
         leaves, carried = self._carried()
-        start = self._now()
+        start, cpu_start = self._now(), time.thread_time_ns()
         values = self._forward(self._module, carried)
         ended = self._now()
         self._backward(values, leaves=leaves, forward_ns=ended - start, counts=not warmup)
+        if not warmup:
+            self._times.round_ns.append(self._now() - start)
+            self._times.cpu_ns.extend([time.thread_time_ns() - cpu_start] if self._device.type == "cpu" else [])
 
     def drop(self) -> None:
         """Let go of the layer's weights."""
@@ -184,6 +200,15 @@ class _Bench:
             optimizer_bytes=self.optimizer_bytes,
             activation_bytes=self.activation_bytes,
             output_bytes=self.output_bytes,
+        )
+
+    def rounds(self, *, alike: Sequence[_Bench]) -> LayerRounds:
+        """The same rounds, each as a whole."""
+        times = [bench._times for bench in alike]
+        return LayerRounds(
+            self._name,
+            wall_ns=tuple(ns for each in times for ns in each.round_ns),
+            cpu_ns=tuple(ns for each in times for ns in each.cpu_ns),
         )
 
     def _carried(self) -> tuple[list[Tensor], Parcel | None]:

@@ -9,6 +9,7 @@ from fullbore.costs.emulation import read_emulation
 from fullbore.costs.layer import read_costs
 from fullbore.costs.links import Link
 from fullbore.costs.streams import links_over, sizes_over
+from fullbore.diagnose.over_steps import RECENT_STEPS
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.errors import CostsError, InputError, ScheduleError, TraceError
 from fullbore.ir.placement import Placement
@@ -52,8 +53,10 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
         predicted = predicted_timeline(run_dir)
     except InputError as error:  # an order that is gone, say, or that was edited since
         without = f"\nno prediction: {first_line(error).removesuffix(':')}\n"
+    warm = trace.steps[1:] or trace.steps
     summary = render_summary(
         trace.timeline(step),
+        steps=[trace.timeline(other) for other in warm[-RECENT_STEPS:]],
         predicted=predicted,
         width=width,
         slow_stage=slow_stage,

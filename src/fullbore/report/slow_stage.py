@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from fullbore.diagnose.slow_stage import Cause, SlowStage
@@ -22,14 +23,15 @@ _OFF = 1.25
 def render_slow_stage(found: SlowStage) -> str:
     """A few lines, labelled like the others of the end-of-run page."""
     names = found.layers[0] if len(found.layers) == 1 else f"{found.layers[0]} to {found.layers[-1]}"
+    rests_on = "one step only" if found.num_steps == 1 else f"median of {found.num_steps} steps"
     which = (
         f"slow stage       {found.stage} on rank {found.rank} ({names}): computes {found.factor:.2f} times as long as "
-        "the others (medians)"
+        f"the others ({rests_on})"
     )
     if found.cause is Cause.WAITING:
         lines = [which, *_waiting(found)]
     elif found.better_layers_per_stage is None and found.device_factor == 1 and found.factor < _LITTLE:
-        lines = [which, "better cut       none: no other cut gains 1%, by simulation"]
+        lines = [which, f"better cut       none: no other cut gains {_least(found)}, by simulation"]
     else:
         lines = [which, *_compute(found)]
     return "\n".join(lines) + "\n"
@@ -78,8 +80,8 @@ def _better(found: SlowStage) -> list[str]:
     scale = TimeScale.milliseconds()
     now = scale.format(found.predicted_step_ns)
     if found.better_layers_per_stage is None or found.better_step_ns is None:
-        present = list(found.layers_per_stage)
-        return [f"better cut       none: no cut is simulated to take 1% less than the {now} a step of {present} layers"]
+        less = f"{_least(found)} less than the {now} a step of {list(found.layers_per_stage)} layers"
+        return [f"better cut       none: no cut is simulated to take {less}"]
     counts = list(found.better_layers_per_stage)
     option = ",".join(map(str, counts))
     return [
@@ -87,6 +89,11 @@ def _better(found: SlowStage) -> list[str]:
         f"({-found.gain:.1%}), by simulation",
         f"                 --set 'pipeline.partition=[{option}]'",
     ]
+
+
+def _least(found: SlowStage) -> str:
+    """The gain that a cut needs, in whole percent."""
+    return f"{math.ceil(round(found.least_gain * 100, 6))}%"
 
 
 def _waiting(found: SlowStage) -> list[str]:

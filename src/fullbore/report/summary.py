@@ -6,9 +6,11 @@ schedule mends that. `fullbore.diagnose.slow_stage` tells them apart; here it is
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fullbore.diagnose.over_steps import OverSteps
 from fullbore.diagnose.slow_stage import SlowStage
 from fullbore.ids import StageIndex
 from fullbore.report.slow_stage import render_slow_stage
@@ -27,10 +29,21 @@ class _Slowest:
     time_ns: int
     over_mean: float
 
+    def said(self, steps: Sequence[Timeline]) -> str:
+        """Its time over the mean in this step, and what the other steps make of that."""
+        ratio = f"{self.over_mean:.2f} times the mean"
+        if len(steps) < 2:
+            return f"{ratio} (one step only)"
+        over = OverSteps.of(_over_mean(_stage_times(step), self.stage) for step in steps)
+        few = "" if over.num_in_spread == over.num_steps else f"{over.num_in_spread} of "
+        spread = f"({over.low:.2f} to {over.high:.2f} in {few}{over.num_steps} steps)"
+        return f"{ratio} {spread}" if over.is_above_one else f"{ratio}, within the noise {spread}"
+
 
 def render_summary(
     measured: Timeline,
     *,
+    steps: Sequence[Timeline] = (),
     predicted: Timeline | None,
     width: int,
     slow_stage: SlowStage | None = None,
@@ -43,6 +56,7 @@ def render_summary(
 
     Args:
         measured: one step, as traced; it may start at any time.
+        steps: those of the run that count, the measured one among them: whether they bear out what it shows.
         predicted: one step of the same schedule by the expected layer costs, or None.
         slow_stage: what was found to set the rhythm; None where nothing was.
         run_dir: named in the advice, where the run was traced.
@@ -60,7 +74,7 @@ def render_summary(
     slowest = _slowest(shown)
     parts.append(
         f"slowest stage    {slowest.stage}: computes {scale.format(slowest.time_ns)} in this step, "
-        f"{slowest.over_mean:.2f} times the mean\n" + _comparison(bubble, predicted, scale)
+        f"{slowest.said(steps)}\n" + _comparison(bubble, predicted, scale)
     )
     if clock_uncertainty_ns:
         parts[-1] += f"clocks           agree to {clock_uncertainty_ns / 1000:.3g} us; shorter waits mean nothing\n"
@@ -87,13 +101,22 @@ def _table(timeline: Timeline, bubble: Bubble, scale: TimeScale) -> str:
 
 
 def _slowest(timeline: Timeline) -> _Slowest:
+    times = _stage_times(timeline)
+    stage = max(sorted(times), key=lambda key: times[key])
+    return _Slowest(stage, times[stage], _over_mean(times, stage))
+
+
+def _stage_times(timeline: Timeline) -> dict[StageIndex, int]:
     times: dict[StageIndex, int] = {}
     for span in timeline.spans:
         if span.row is Row.COMPUTE and span.action is not None:
             times[span.action.stage] = times.get(span.action.stage, 0) + span.duration_ns
-    stage = max(sorted(times), key=lambda key: times[key])
-    mean = sum(times.values()) / len(times)
-    return _Slowest(stage, times[stage], times[stage] / mean if mean else 1.0)
+    return times
+
+
+def _over_mean(times: Mapping[StageIndex, int], stage: StageIndex) -> float:
+    mean = sum(times.values()) / len(times) if times else 0
+    return times[stage] / mean if mean else 1.0
 
 
 def _comparison(bubble: Bubble, predicted: Timeline | None, scale: TimeScale) -> str:

@@ -67,9 +67,7 @@ def render_verify(report: VerifyReport) -> str:
         ):
             lines.append(f"{label:<42}{'':>8}{error:>15.1e}  reported, not judged")
     if report.first_difference is not None:
-        lines.append(
-            f"first difference: {report.first_difference}; parity is equality within the tolerance, not of bits"
-        )
+        lines.append(f"first difference: {report.first_difference}; whatever comes before it has the same bits")
     for note in report.not_comparable:
         lines.append(f"not comparable: {note.what}: {note.why}")
     lines.append("")

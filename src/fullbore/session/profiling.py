@@ -50,7 +50,12 @@ def profile_alone(config: RunConfig) -> Measured:
     try:
         with redirect_stdout(sys.stderr):
             layers = profile(
-                model, sample, device=device.torch_device, seed=config.train.seed, compile=config.model.compile
+                model,
+                sample,
+                device=device.torch_device,
+                seed=config.train.seed,
+                compile=config.model.compile,
+                tell=notice,
             )
     except FullboreError:
         raise

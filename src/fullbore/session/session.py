@@ -1,6 +1,6 @@
 """Session: from a run configuration to a pipeline that can step, on one rank.
 
-    device, process group   ->  text  ->  model (on meta)  ->  measured layer costs
+    device, process group   ->  text  ->  model (on meta)  ->  measured layer costs, where something needs them
     ->  recipe (partition, schedule, prediction)  ->  this rank's stages, materialised
 
 Every rank measures at the same time, as they will later compute at the same time, and all take the same median:
@@ -10,7 +10,7 @@ so every rank resolves the same recipe without one telling the others.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
@@ -27,6 +27,7 @@ from fullbore.ir.recipe import Layout
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
+from fullbore.plan.cost_uses import CostUse, cost_uses, said_of_uses
 from fullbore.plan.resolve import ResolvedRecipe, resolve
 from fullbore.plan.schedule import asked_schedule
 from fullbore.runtime.device import Device, open_device
@@ -88,6 +89,8 @@ class Session:
 
     model: LayeredModel
     costs: tuple[LayerCost, ...]
+    """As measured; none where nothing needs them."""
+
     resolved: ResolvedRecipe
 
 
@@ -120,8 +123,11 @@ def share_cores(num_ranks: int) -> None:
         torch.set_num_threads(max(1, cores // num_ranks))
 
 
-def open_session(worker: Worker | None, config: RunConfig) -> Session:
+def open_session(worker: Worker | None, config: RunConfig, *, costs_for: Collection[CostUse] = ()) -> Session:
     """Join the group, open text and model, measure, decide. Builds no stage yet.
+
+    ``costs_for``: what the caller wants the layers measured for, besides their cut and their order. Where that is
+    nothing, and these are given, they are not measured.
 
     Raises:
         InputError: anything the configuration asks for that cannot be had, the same on every rank.
@@ -140,30 +146,46 @@ def open_session(worker: Worker | None, config: RunConfig) -> Session:
     place.say(f"model  {model.description}")
     place.say(f"data   {corpus.description}")
     place.say(f"       fingerprint {corpus.fingerprint[:16]}")
-    place.tell("measuring the layers")
-    place.say(f"measuring {len(model.layer_names)} layers")
-    sample = typical_microbatch(order, config)
-    costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
-    resolved = resolve(config, costs=costs, layer_names=model.layer_names, asked=asked)
+    costs: tuple[LayerCost, ...] = ()
+    uses = cost_uses(config, asked=asked, besides=costs_for)
+    if uses:
+        place.tell("measuring the layers")
+        place.say(f"measuring {len(model.layer_names)} layers: {said_of_uses(uses, config=config)}")
+        sample = typical_microbatch(order, config)
+        costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
+    resolved = resolve(config, costs=costs or None, layer_names=model.layer_names, asked=asked)
     return Session(place, corpus, order, model, costs, resolved)
 
 
 def measure(
     model: LayeredModel, microbatch: Microbatch, *, place: Place, seed: int, compile: bool = False
 ) -> tuple[LayerCost, ...]:
-    """Every rank profiles every layer at once; each time is the lower median over ranks."""
-    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed, compile=compile)
+    """Every rank profiles every layer at once; each time is the lower median over ranks. Rank 0 says where its own
+    rounds were disturbed."""
+    mine = profile(model, microbatch, device=place.device.torch_device, seed=seed, compile=compile, tell=place.say)
     return _medians(place.mesh.gather(mine))
 
 
 def require_training(session: Session) -> None:
     """Raises ModelError, on every rank, where no weight trains. (`Pipeline` can evaluate such a model.)"""
-    if not any(layer.optimizer_bytes for layer in session.costs):
+    if not _trains(session):
         raise ModelError(
             "nothing in this model trains: none of its weights has requires_grad, so there is no gradient to train "
             "with or to compare; set requires_grad on what should train, or evaluate the model in Python with "
             "Pipeline.evaluate"
         )
+
+
+def _trains(session: Session) -> bool:
+    """As measured. Else layers are built until one has a weight that trains, which the first does as a rule."""
+    if session.costs:
+        return any(layer.optimizer_bytes for layer in session.costs)
+    model, device = session.model, session.place.device.torch_device
+    return any(
+        weight.requires_grad
+        for layer in range(len(model.layer_names))
+        for weight in model.build_stage(layer, layer + 1, seed=0, device=device).weights.values()
+    )
 
 
 def build_pipeline(session: Session, config: RunConfig, *, instrument: Instrument | None = None) -> Pipeline:

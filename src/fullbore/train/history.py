@@ -9,6 +9,7 @@ from statistics import median
 
 from fullbore.costs.layer import LayerCost
 from fullbore.costs.links import Link
+from fullbore.diagnose.over_steps import RECENT_STEPS
 from fullbore.diagnose.slow_stage import SlowStage, find_slow_stage
 from fullbore.plan.recompute import with_recompute
 from fullbore.plan.resolve import ResolvedRecipe
@@ -21,9 +22,6 @@ from fullbore.train.result import TrainResult
 from fullbore.train.skipped import SkippedSteps
 
 __all__ = ["History"]
-
-_RECENT = 20
-"""The last so many steps are enough to tell what a stage takes."""
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class History:
     bubbles: list[float] = field(default_factory=list)
     stage_ns: list[dict[int, int]] = field(default_factory=list)
     """Computing time of each stage, step by step."""
-    recent: deque[Timeline] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    recent: deque[Timeline] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """What all ranks computed in the last steps."""
 
     def account(self, spans: tuple[Span, ...], *, num_ranks: int, mesh: Mesh) -> float | None:

@@ -11,6 +11,7 @@ from fullbore.data.batches import Samples
 from fullbore.errors import DataError
 from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.labels import IGNORED_LABEL
+from fullbore.plan.cost_uses import CostUse
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
@@ -35,7 +36,7 @@ def train_rank(worker: Worker | None, config: RunConfig, run_dir: str) -> TrainR
         InputError: the configuration cannot be run; the same on every rank.
         RankFailed: this rank or a neighbour failed.
     """
-    session = open_session(worker, config)
+    session = open_session(worker, config, costs_for=(CostUse.PREDICTION, CostUse.SLOW_STAGE))
     require_training(session)
     folder = Path(session.place.mesh.gather(run_dir)[0])
     rank = session.place.mesh.rank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 __all__ = ["NOTHING_COMPARED", "NotComparable", "TensorError", "Undivided", "VerifyReport"]
 
@@ -73,21 +74,31 @@ class VerifyReport:
 
     @property
     def first_difference(self) -> str | None:
-        """The first thing, in the order of training, that is not the same to the last bit; None if all is.
+        """The first thing, in the order of training, that is not the same to the last bit, by how much and whether
+        that is allowed; None if all bits are the same.
 
         It says where to look. Parity never means equal bits: a sum over ranks and one over a whole model round
         differently (torchtitan #4711).
         """
-        losses = [(f"the loss of step {step}", error) for step, error in enumerate(self.loss_errors, start=1)]
-        in_order = [
-            *_named("the initial weight", self.initial_weights),
-            *losses[:1],
-            *_named("the gradient of", self.gradients),
-            *losses[1:],
-            *_named("the parameter", self.parameters),
-            *_named("the buffer", self.buffers),
+        losses = [
+            (f"the loss of step {step} {_off(error, of='its value')}", error)
+            for step, error in enumerate(self.loss_errors, start=1)
         ]
-        return next((f"{what}: {error:.1e}" for what, error in in_order if error != 0.0), None)
+        in_order = [
+            *_said("the initial weight", self.initial_weights),
+            *losses[:1],
+            *_said("the gradient of", self.gradients),
+            *losses[1:],
+            *_said("the parameter", self.parameters),
+            *_said("the buffer", self.buffers),
+        ]
+        said, error = next((found for found in in_order if found[1] != 0.0), (None, 0.0))
+        if said is None or not isfinite(error):
+            return said
+        if any(weight.max_relative_error for weight in self.initial_weights):
+            return f"{said}, and every initial weight has to be the same to the last bit"
+        allowed = "within" if error <= self.tolerance else "above"
+        return f"{said}, {allowed} the {self.tolerance:.0e} that rounding may make"
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -105,6 +116,17 @@ class VerifyReport:
             found += [(error, f"{name}: {error:.2e}") for name, error in _named(what, errors) if not error <= bound]
         unproven = () if self.gradients else (NOTHING_COMPARED,)
         return (*unproven, *(text for _, text in sorted(found, key=lambda entry: -entry[0])))
+
+
+def _said(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:
+    return [(f"{name} {_off(error, of='its largest value')}", error) for name, error in _named(what, errors)]
+
+
+def _off(error: float, *, of: str) -> str:
+    """How far a tensor is from the reference, as `TensorError` counts."""
+    if not isfinite(error):
+        return "cannot be compared (missing on one side, of another shape, not finite, or all zeros in the reference)"
+    return f"is off by {error:.1e} of {of}"
 
 
 def _named(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:

@@ -99,10 +99,11 @@ def test_frozen_layers_cost_no_backward_for_weights_and_no_optimizer() -> None:
 
 
 class Clock:
-    """Each look at it takes ``growth`` times as long as the one before: the later a layer, the slower it seems."""
+    """Each look at it takes ``growth`` times as long as the one before: the later a layer, the slower it seems. The CPU
+    has run this thread for ``share`` of the time."""
 
-    def __init__(self, growth: float) -> None:
-        self._growth, self._now, self._tick = growth, 0.0, 1000.0
+    def __init__(self, growth: float, *, share: float = 1.0) -> None:
+        self._growth, self._now, self._tick, self._share = growth, 0.0, 1000.0, share
 
     def perf_counter(self) -> float:
         return 0.0
@@ -110,6 +111,9 @@ class Clock:
     def perf_counter_ns(self) -> int:
         self._now, self._tick = self._now + self._tick, self._tick * self._growth
         return int(self._now)
+
+    def thread_time_ns(self) -> int:
+        return int(self._now * self._share)
 
 
 @pytest.mark.parametrize(("growth", "blocks"), [(1.1, 2), (1.0, 1)])
@@ -133,6 +137,23 @@ def test_equal_blocks_of_a_language_model_are_one(monkeypatch: pytest.MonkeyPatc
     costs = profile(FAMILIES["llama"], microbatch(), device=CPU, repeats=1)
     assert len({cost.forward_ns for cost in costs[1:-1]}) == 1
     assert costs[0].forward_ns < costs[1].forward_ns < costs[-1].forward_ns
+
+
+@pytest.mark.parametrize(
+    ("growth", "share", "told"),
+    [(1.0, 1.0, 0), (1.0, 0.4, 1), (1.05, 1.0, 1)],
+    ids=["quiet", "load all the time", "slower and slower"],
+)
+def test_a_measurement_that_other_work_disturbed_is_told(
+    growth: float, share: float, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullbore.models.profile.time", Clock(growth, share=share))
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    said: list[str] = []
+    profile(sequential_model(module), {"inputs": torch.ones(3, 4)}, device=CPU, repeats=5, tell=said.append)
+    assert len(said) == told
+    for line in said:
+        assert line.startswith("warning: this machine was busy with other work while the layers were measured")
 
 
 def test_it_takes_what_a_pipeline_takes() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fullbore.costs.stage import StageCost
 from fullbore.ids import StageIndex
 from fullbore.ir.codec import format_schedule
 from fullbore.ir.recipe import Layout, Recipe
+from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import write_schedule_file
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.report.run import predicted_timeline, summarize_run
@@ -21,6 +23,7 @@ from fullbore.schedules.registry import get
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.clock import ClockOffset
 from fullbore.timeline.shift import repeated
+from fullbore.timeline.span import Timeline
 from fullbore.trace.writer import TraceWriter
 
 _TIMES = {"forward_ns": 1, "backward_input_ns": 1, "backward_weight_ns": 1}
@@ -28,6 +31,32 @@ _LINKS = json.dumps({"layers": [{"name": name, **_TIMES} for name in ("a", "b")]
 """A costs file whose layers are those of the run, and whose links are not."""
 
 BROKEN = format_schedule(get("gpipe").build(2, num_microbatches=3)).replace("0F0 0F1", "0F0 0F0")
+
+
+def write_trace(folder: Path, steps: Sequence[Timeline], *, schedule: Schedule) -> None:
+    """What these steps, counted from 0, leave behind."""
+    for rank in range(schedule.num_ranks):
+        with TraceWriter(
+            folder, rank=rank, placement=schedule.placement, schedule=schedule.name, clock=ClockOffset(0, 0)
+        ) as writer:
+            for number, step in enumerate(steps):
+                for span in step.spans:
+                    if span.rank == rank:
+                        writer.record(span)
+                writer.step_ended(number)
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "spread"), [(4, "1.33 to 1.33 in 3 steps"), (31, "1.33 to 1.33 in 12 of 20 steps")]
+)
+def test_the_slowest_stage_is_that_of_the_steps_after_the_first(num_steps: int, spread: str, tmp_path: Path) -> None:
+    """Which warms up: there the other stage was slow. Of many steps the last 20 are enough."""
+    schedule = get("1f1b").build(2, num_microbatches=3)
+    first, usual = (
+        simulate(schedule, costs=[StageCost(t, t, t) for t in times]) for times in ((9000, 1000), (1000, 2000))
+    )
+    write_trace(tmp_path, [first, *[usual] * (num_steps - 1)], schedule=schedule)
+    assert f"1.33 times the mean ({spread})\n" in summarize_run(tmp_path, width=90)
 
 
 def test_the_prediction_is_of_the_order_that_ran(tmp_path: Path) -> None:
@@ -121,15 +150,7 @@ def test_a_run_has_its_page_whatever_became_of_its_plan(
     write_schedule_file(tmp_path / "schedule.txt", schedule)
     costs = [StageCost(3000, 2000, 1000)] * 2
     write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 1, 3, (1, 1), "zb-h1"), stage_costs=costs)
-    step = simulate(schedule, costs=costs)
-    for rank in range(2):
-        with TraceWriter(
-            tmp_path, rank=rank, placement=schedule.placement, schedule="zb-h1", clock=ClockOffset(0, 0)
-        ) as writer:
-            for span in step.spans:
-                if span.rank == rank:
-                    writer.record(span)
-            writer.step_ended(0)
+    write_trace(tmp_path, [simulate(schedule, costs=costs)], schedule=schedule)
     if text is None:
         (tmp_path / name).unlink(missing_ok=True)
     else:

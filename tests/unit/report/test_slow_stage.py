@@ -11,6 +11,7 @@ FOUND = SlowStage(
     stage=2,
     rank=2,
     layers=("layers.4", "layers.5"),
+    num_steps=6,
     factor=1.99,
     device_factor=1.98,
     cause=Cause.COMPUTE,
@@ -23,12 +24,14 @@ FOUND = SlowStage(
     predicted_step_ns=550_000_000,
     better_step_ns=405_000_000,
     gain=1 - 405 / 550,
+    least_gain=0.01,
 )
 
 
 def test_a_slow_device_and_the_cut_that_gets_around_it() -> None:
     assert render_slow_stage(FOUND).splitlines() == [
-        "slow stage       2 on rank 2 (layers.4 to layers.5): computes 1.99 times as long as the others (medians)",
+        "slow stage       2 on rank 2 (layers.4 to layers.5): computes 1.99 times as long as the others "
+        "(median of 6 steps)",
         "reason           compute, not waiting: rank 2 is busy 85% of the pass; the others, 42% to 44%, wait for it",
         "                 its device: it takes 1.98 times as long for a layer as the others, by the profile",
         "better cut       [3, 2, 1, 2] layers: 405.0 ms a step in place of 550.0 ms (-26.4%), by simulation",
@@ -79,9 +82,20 @@ def test_layers_of_which_the_profile_says_nothing() -> None:
 def test_a_little_slower_and_no_better_cut_needs_no_reason() -> None:
     lines = render_slow_stage(replace(HEAD, factor=1.17)).splitlines()
     assert lines == [
-        "slow stage       2 on rank 2 (head): computes 1.17 times as long as the others (medians)",
+        "slow stage       2 on rank 2 (head): computes 1.17 times as long as the others (median of 6 steps)",
         "better cut       none: no other cut gains 1%, by simulation",
     ]
+
+
+def test_on_how_many_steps_it_rests() -> None:
+    assert render_slow_stage(replace(FOUND, num_steps=1)).splitlines()[0].endswith("as the others (one step only)")
+
+
+def test_how_much_a_cut_had_to_gain() -> None:
+    """More than the steps differ by."""
+    noisy = replace(HEAD, least_gain=0.0412)
+    assert "none: no cut is simulated to take 5% less than the 550.0 ms" in render_slow_stage(noisy)
+    assert "none: no other cut gains 5%, by" in render_slow_stage(replace(noisy, factor=1.17))
 
 
 def test_a_rank_that_is_as_busy_does_not_wait() -> None:

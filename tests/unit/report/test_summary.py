@@ -20,7 +20,7 @@ def test_an_even_run_shows_the_step_the_table_and_the_numbers_side_by_side() -> 
     assert "rank  stages          busy          idle       waiting  busy share" in lines
     assert "   0  0           12.35 ms       3.09 ms       3.09 ms      80.0%" in lines
     assert "   1  1           12.35 ms       3.09 ms      0.000 ms      80.0%" in lines
-    assert "slowest stage    0: computes 12.35 ms in this step, 1.00 times the mean" in lines
+    assert "slowest stage    0: computes 12.35 ms in this step, 1.00 times the mean (one step only)" in lines
     assert "ranks idle       20.0% of the pass on average; the busiest rank sets the bubble fraction" in lines
     assert "bubble fraction  20.0% of wall time, predicted 20.0%" in lines
     assert "pipeline pass    15.43 ms, predicted 15.43 ms (+0.0%)" in lines
@@ -30,9 +30,23 @@ def test_an_even_run_shows_the_step_the_table_and_the_numbers_side_by_side() -> 
 
 def test_an_uneven_run_names_the_slow_stage_before_where_to_look_next() -> None:
     lines = render_summary(UNEVEN, predicted=EVEN, width=90, slow_stage=FOUND, run_dir=Path("runs/first")).splitlines()
-    assert "slowest stage    1: computes 20.00 ms in this step, 1.33 times the mean" in lines
+    assert "slowest stage    1: computes 20.00 ms in this step, 1.33 times the mean (one step only)" in lines
     assert lines[-7:-2] == render_slow_stage(FOUND).splitlines()
     assert lines[-1] == "every span: `fullbore trace export runs/first -o trace.json`, then open it in ui.perfetto.dev"
+
+
+def test_the_slowest_stage_is_held_against_the_other_steps() -> None:
+    """It names one in any step; where they disagree by more than it stands out, that is said."""
+
+    def said(*over: float) -> str:
+        steps = [measured(ranks=2, microbatches=4, forwards=[1_000_000, round(1_000_000 * x)]) for x in over]
+        text = render_summary(steps[0], predicted=None, width=90, steps=steps)
+        (line,) = (line for line in text.splitlines() if line.startswith("slowest stage"))
+        return line.partition("in this step, ")[2]
+
+    assert said(2.0, 1.9, 2.1) == "1.33 times the mean (1.31 to 1.35 in 3 steps)"
+    assert said(1.1, 0.9, 1.2) == "1.05 times the mean, within the noise (0.95 to 1.09 in 3 steps)"
+    assert said(2.0, 1.9, 2.1, 2.0, 0.5, 2.0) == "1.33 times the mean (1.31 to 1.33 in 4 of 6 steps)"
 
 
 def test_nothing_slow_is_not_talked_about() -> None:

@@ -55,16 +55,48 @@ def test_everything_that_is_too_far_is_a_failure(what: str) -> None:
     assert [text for text in far.failures if text.endswith("x: 1.00e-03")] == list(far.failures) != []
 
 
+WITHIN = "within the 1e-09 that rounding may make"
+
+
 @pytest.mark.parametrize(
     ("changes", "first"),
     [
-        ({}, "the gradient of w2: 1.0e-12"),
-        ({"loss_errors": (1e-16, 0.0)}, "the loss of step 1: 1.0e-16"),
-        ({"loss_errors": (0.0, 1e-16)}, "the gradient of w2: 1.0e-12"),
-        ({"gradients": (TensorError("w1", 0.0),), "loss_errors": (0.0, 2e-16)}, "the loss of step 2: 2.0e-16"),
+        ({}, f"the gradient of w2 is off by 1.0e-12 of its largest value, {WITHIN}"),
+        ({"loss_errors": (1e-16, 0.0)}, f"the loss of step 1 is off by 1.0e-16 of its value, {WITHIN}"),
+        ({"loss_errors": (0.0, 1e-16)}, f"the gradient of w2 is off by 1.0e-12 of its largest value, {WITHIN}"),
+        (
+            {"gradients": (TensorError("w1", 0.0),), "loss_errors": (0.0, 2e-16)},
+            f"the loss of step 2 is off by 2.0e-16 of its value, {WITHIN}",
+        ),
         ({"gradients": (TensorError("w1", 0.0),), "parameters": (TensorError("w1", 0.0),)}, None),
     ],
 )
 def test_the_first_difference_is_first_in_training(changes: dict[str, object], first: str | None) -> None:
     """torchtitan PR #4312: everything was equal to the last bit but the norm, and the weights that it clipped."""
     assert replace(REPORT, **changes).first_difference == first  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        (
+            {"gradients": (TensorError("w1", 0.0), TensorError("w2", 1e-3))},
+            "the gradient of w2 is off by 1.0e-03 of its largest value, above the 1e-09 that rounding may make",
+        ),
+        (
+            {"initial_weights": (TensorError("w1", 0.0), TensorError("w2", 1e-12))},
+            "the initial weight w2 is off by 1.0e-12 of its largest value, and every initial weight has to be the same "
+            "to the last bit",
+        ),
+        (
+            {"gradients": (TensorError("w1", float("inf")),)},
+            "the gradient of w1 cannot be compared (missing on one side, of another shape, not finite, or all zeros in "
+            "the reference)",
+        ),
+    ],
+)
+def test_the_first_difference_says_by_how_much_and_what_is_allowed(changes: dict[str, object], first: str) -> None:
+    report = replace(REPORT, **changes)  # type: ignore[arg-type]
+    assert report.first_difference == first
+    shown = f"first difference: {first}; whatever comes before it has the same bits"
+    assert shown in render_verify(report).splitlines()
