@@ -245,12 +245,14 @@ class Unusual(nn.Module):
 
 def unusual_buffers(mesh: Mesh) -> tuple[dict[str, Tensor], list[str]]:
     """The buffers of a pipeline whose ranks drew different ones; and what is said of its first step, of one that
-    changes either, and of a layout that cannot be shared."""
+    changes either, of a layout that cannot be shared, and of copies of different forms."""
     said: list[str] = []
     held: dict[str, Tensor] = {}
-    for changed in (None, "repeated", "conjugated", "sparse"):
+    for changed in (None, "repeated", "conjugated", "sparse", "form"):
         torch.manual_seed(100 + mesh.rank)
         model = nn.Sequential(nn.Linear(8, 8), Unusual(changed), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+        if changed == "form" and mesh.rank >= mesh.num_ranks // 2:  # where the other copy of the layer is
+            model[1].register_buffer("repeated", torch.randn(8, 8).double())
         if changed == "sparse":
             model[1].register_buffer("sparse", torch.eye(8).double().to_sparse())
         try:

@@ -177,10 +177,10 @@ def require_training(session: Session) -> None:
 
 
 def _trains(session: Session) -> bool:
-    """As measured. Else layers are built until one has a weight that trains, which the first does as a rule."""
+    """As measured. Else layers are built, on the CPU, until one has a weight that trains: the first, as a rule."""
     if session.costs:
         return any(layer.optimizer_bytes for layer in session.costs)
-    model, device = session.model, session.place.device.torch_device
+    model, device = session.model, torch.device("cpu")
     return any(
         weight.requires_grad
         for layer in range(len(model.layer_names))
