@@ -30,7 +30,7 @@ class _Slowest:
     stage: StageIndex
     over_mean: OverSteps
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """That median, and what the steps make of it."""
         over = self.over_mean
         ratio = f"{over.median:.2f} times the mean"
@@ -78,7 +78,7 @@ def render_summary(
     slowest = _slowest(steps or [shown])
     parts.append(
         f"slowest stage    {slowest.stage}: computes {scale.format(_stage_times(shown)[slowest.stage])} in this step; "
-        f"{slowest.said()}\n" + _comparison(bubble, predicted, scale)
+        f"{slowest.describe()}\n" + _comparison(bubble, predicted, scale)
     )
     if clock_uncertainty_ns:
         parts[-1] += f"clocks           agree to {clock_uncertainty_ns / 1000:.3g} us; shorter waits mean nothing\n"
