@@ -6,8 +6,8 @@ of 20. What is claimed is held against the noise
 
     2 x spread / sqrt(n)        spread: from above the lowest fifth of n steps to below the highest; of 2 steps, all
 
-which of many steps is 2.7 times the standard error of their median, if they vary normally. Then chance names one of the
-two even stages in
+which of many steps is 2.7 times the standard error of their median, if they vary normally. Then chance puts one of the
+two even stages above the noise and a tenth above the other, as `fullbore.diagnose.slow_stage` asks, in
 
     steps        2        3       4       5       6       7      10      20
     of runs    16.0 %   6.4 %   3.3 %   2.6 %   2.1 %   2.6 %   1.5 %   1.0 %
