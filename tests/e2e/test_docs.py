@@ -162,9 +162,9 @@ def test_lines_are_compared_up_to_their_first_number() -> None:
 
 
 def test_the_warning_of_a_disturbed_measurement_may_come_unasked() -> None:
-    printed = "measuring 8 layers\nwarning: the usual round of some layers took longer\nrun  runs/first\n"
+    printed = "measuring 8 layers\nwarning: the costs of some layers are uncertain\nrun  runs/first\n"
     assert _says(printed, ("measuring 8 layers", "run  runs/first"))
-    assert not _says(printed.replace("the usual round", "a disk"), ("measuring 8 layers", "run  runs/first"))
+    assert not _says(printed.replace("the costs of some layers", "a disk"), ("measuring 8 layers", "run  runs/first"))
 
 
 def test_the_paragraph_on_a_slow_stage_may_come_unasked() -> None:
@@ -205,7 +205,7 @@ def _fits(output: str, shown: Sequence[str]) -> bool:
 def _says(output: str, shown: Sequence[str]) -> bool:
     """The same lines in the same order, as far as `_labels` reads them. A busy machine has slow stages of its own, and
     is told so."""
-    output = re.sub(r"^warning: the usual round of some layers took longer.*\n", "", output, flags=re.MULTILINE)
+    output = re.sub(r"^warning: the costs of some layers are uncertain.*\n", "", output, flags=re.MULTILINE)
     if not any(line.startswith("slow stage") for line in shown):
         output = re.sub(r"^slow stage .*\n(?:.+\n)*", "", output, flags=re.MULTILINE)
     return _fits("\n".join(_labels(output.splitlines())), _labels(shown))

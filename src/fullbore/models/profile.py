@@ -91,10 +91,13 @@ def profile(
             if time.perf_counter() - start > budget_s:
                 break
     alike = [[other for other in benches if bench.is_like(other)] for bench in benches]
-    warning = warn_of_slow_rounds([bench.rounds(alike=same) for bench, same in zip(benches, alike, strict=True)])
+    costs = tuple(bench.cost(alike=same) for bench, same in zip(benches, alike, strict=True))
+    warning = warn_of_slow_rounds(
+        [bench.rounds(cost, alike=same) for bench, cost, same in zip(benches, costs, alike, strict=True)]
+    )
     if warning is not None:
         tell(warning)
-    return tuple(bench.cost(alike=same) for bench, same in zip(benches, alike, strict=True))
+    return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,12 @@ class _Times:
     forward_ns: list[int] = field(default_factory=list)
     input_ns: list[int] = field(default_factory=list)
     weight_ns: list[int] = field(default_factory=list)
-    round_ns: list[int] = field(default_factory=list)
-    """From its start to its end."""
+    ran: list[float] = field(default_factory=list)
+    """The share of the round in which the CPU ran this thread; nothing where another device computes."""
 
-    cpu_ns: list[int] = field(default_factory=list)
-    """In which the CPU ran this thread; nothing where another device computes."""
+    @property
+    def taken_ns(self) -> list[int]:
+        return [sum(parts) for parts in zip(self.forward_ns, self.input_ns, self.weight_ns, strict=True)]
 
 
 class _Bench:
@@ -157,10 +161,8 @@ class _Bench:
         values = self._forward(self._module, carried)
         ended = self._now()
         self._backward(values, leaves=leaves, forward_ns=ended - start, counts=not warmup)
-        if not warmup:
-            self._times.round_ns.append(self._now() - start)
-            if self._device.type == "cpu":
-                self._times.cpu_ns.append(time.thread_time_ns() - cpu_start)
+        if not warmup and self._device.type == "cpu":
+            self._times.ran.append((time.thread_time_ns() - cpu_start) / max(1, self._now() - start))
 
     def drop(self) -> None:
         """Let go of the layer's weights."""
@@ -203,13 +205,14 @@ class _Bench:
             output_bytes=self.output_bytes,
         )
 
-    def rounds(self, *, alike: Sequence[_Bench]) -> LayerRounds:
-        """The same rounds, each as a whole."""
+    def rounds(self, cost: LayerCost, *, alike: Sequence[_Bench]) -> LayerRounds:
+        """The rounds that the cost comes from."""
         times = [bench._times for bench in alike]
         return LayerRounds(
             self._name,
-            wall_ns=tuple(ns for each in times for ns in each.round_ns),
-            cpu_ns=tuple(ns for each in times for ns in each.cpu_ns),
+            cost_ns=cost.forward_ns + cost.backward_input_ns + cost.backward_weight_ns,
+            taken_ns=tuple(ns for each in times for ns in each.taken_ns),
+            ran=tuple(share for each in times for share in each.ran),
         )
 
     def _carried(self) -> tuple[list[Tensor], Parcel | None]:

@@ -1,8 +1,8 @@
 """Was the measurement of the layers disturbed? Then what they cost is a guess, and so is the cut.
 
-A round would take, undisturbed, what its fastest repetition took, or the part of it in which the CPU ran it, whichever
-is less. The repetitions show load that comes and goes; the CPU's time also shows load that lasts for all of them, and
-where there was time for one round only. A layer that waits by itself, for a file say, looks the same.
+A layer would take, undisturbed, what it took in its fastest round, or the part of it in which the CPU ran it, whichever
+is less. The rounds show load that comes and goes; the CPU's time also shows load that lasts for all of them, and where
+there was time for one round only. A layer that waits by itself, for a file say, looks the same.
 """
 
 from __future__ import annotations
@@ -27,36 +27,40 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class LayerRounds:
-    """What one layer took, round by round, those of layers that are alike among them; at least one round."""
+    """What one layer is said to cost, and what it took round by round, layers that are alike among them."""
 
     name: str
-    wall_ns: tuple[int, ...]
-    cpu_ns: tuple[int, ...]
-    """Of the calling thread; none where another device computes."""
+    cost_ns: int
+    taken_ns: tuple[int, ...]
+    """At least one."""
+
+    ran: tuple[float, ...]
+    """Of each round: the share of it in which the CPU ran the calling thread. None where another device computes."""
 
     @property
     def slowdown(self) -> float:
-        """How many times as long as undisturbed the usual round took."""
-        quiet = min([*self.wall_ns, *([median(self.cpu_ns)] if self.cpu_ns else [])])
-        return median(self.wall_ns) / quiet if quiet else 1.0
+        """How many times as long as undisturbed its cost is."""
+        on_cpu = [taken * ran for taken, ran in zip(self.taken_ns, self.ran, strict=True)] if self.ran else []
+        quiet = min([*self.taken_ns, *([median(on_cpu)] if on_cpu else [])])
+        return self.cost_ns / quiet if quiet else 1.0
 
 
 def warn_of_slow_rounds(layers: Sequence[LayerRounds]) -> str | None:
     """A warning that names the layers whose costs are uncertain, those that were measured together as one; None where
     there are none."""
-    least = _MATTERS * sum(median(layer.wall_ns) for layer in layers)
+    least = _MATTERS * sum(layer.cost_ns for layer in layers)
     groups: dict[float, list[int]] = {}
     for index, layer in enumerate(layers):
-        if layer.slowdown >= _UNCERTAIN and median(layer.wall_ns) >= least:
+        if layer.slowdown >= _UNCERTAIN and layer.cost_ns >= least:
             groups.setdefault(layer.slowdown, []).append(index)
     if not groups:
         return None
     names = [layer.name for layer in layers]
-    named = [f"{name_ranges(group, layer_names=names)} ({factor:.1f} times)" for factor, group in groups.items()]
+    named = [f"{name_ranges(group, layer_names=names)} {factor:.1f} times" for factor, group in groups.items()]
     more = len(named) - _MOST_NAMED
     named = [*named[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
     return (
-        "warning: the usual round of some layers took longer than the fastest one, or than the CPU ran it: other work "
-        "on the machine, or layers that wait, make their costs uncertain; longer than undisturbed took "
-        f"{', '.join(named)}; measure again when the machine is quiet"
+        "warning: the costs of some layers are uncertain, since they took longer than in their fastest round, or than "
+        f"the CPU ran them: {', '.join(named)}; other work on the machine does that, or layers that wait; measure "
+        "again when it is quiet"
     )

@@ -13,6 +13,9 @@ __all__ = ["render_slow_stage"]
 _EXPLAINED = 1.1
 """A measured step up to this many times the simulated one is explained by what the stages compute."""
 
+_AGREED = 0.01
+"""What a gain has to be where the steps agree."""
+
 _LITTLE = 1.25
 """A stage up to this many times as slow as the others that no cut relieves needs no reason: nothing is to be done."""
 
@@ -31,7 +34,10 @@ def render_slow_stage(found: SlowStage) -> str:
     if found.cause is Cause.WAITING:
         lines = [which, *_waiting(found)]
     elif found.better_layers_per_stage is None and found.device_factor == 1 and found.factor < _LITTLE:
-        lines = [which, f"better cut       none: no other cut gains {_least(found)}, by simulation"]
+        lines = [
+            which,
+            f"better cut       none: no other cut gains {_least(found)}, by simulation{_why_so_much(found)}",
+        ]
     else:
         lines = [which, *_compute(found)]
     return "\n".join(lines) + "\n"
@@ -81,7 +87,7 @@ def _better(found: SlowStage) -> list[str]:
     now = scale.format(found.predicted_step_ns)
     if found.better_layers_per_stage is None or found.better_step_ns is None:
         less = f"{_least(found)} less than the {now} a step of {list(found.layers_per_stage)} layers"
-        return [f"better cut       none: no cut is simulated to take {less}"]
+        return [f"better cut       none: no cut is simulated to take {less}{_why_so_much(found)}"]
     counts = list(found.better_layers_per_stage)
     option = ",".join(map(str, counts))
     return [
@@ -94,6 +100,11 @@ def _better(found: SlowStage) -> list[str]:
 def _least(found: SlowStage) -> str:
     """The gain that a cut needs, in whole percent."""
     return f"{math.ceil(round(found.least_gain * 100, 6))}%"
+
+
+def _why_so_much(found: SlowStage) -> str:
+    """Behind a gain that no cut has: a smaller one there may be, but nobody could tell it from noise."""
+    return ", and the steps differ by as much" if found.least_gain > _AGREED else ""
 
 
 def _waiting(found: SlowStage) -> list[str]:

@@ -153,7 +153,7 @@ def test_a_measurement_that_was_disturbed_is_told(
     profile(sequential_model(module), {"inputs": torch.ones(3, 4)}, device=CPU, repeats=5, tell=said.append)
     assert len(said) == told
     for line in said:
-        assert line.startswith("warning: the usual round of some layers took longer")
+        assert line.startswith("warning: the costs of some layers are uncertain")
 
 
 def test_it_takes_what_a_pipeline_takes() -> None:
