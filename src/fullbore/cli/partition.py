@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from fractions import Fraction
 from pathlib import Path
 
 import click
 
-from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE
+from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE, is_there
 from fullbore.cli.file_kind import RECIPE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
 from fullbore.cli.output_file import Output, require_outputs
@@ -67,7 +66,7 @@ def command(
         if given is not None and given < 1:
             raise ConfigError(f"{option} is a number of {what}, at least 1 (given {option} {given})")
     require_outputs(Output(option="-o", path=output, kind=RECIPE), inputs={"COSTS": costs})
-    known = costs_of_run(costs) if os.path.isdir(costs) else costs_of_file(costs)
+    known = costs_of_run(costs) if is_there(costs, kind=Path.is_dir) else costs_of_file(costs)
     try:
         planned = planned_partition(
             known,
