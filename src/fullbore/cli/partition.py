@@ -19,6 +19,7 @@ from fullbore.plan.from_run import costs_of_file, costs_of_run
 from fullbore.plan.partition import planned_partition
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.report.partition import PartitionReport
+from fullbore.shown import shown
 
 __all__ = ["command"]
 
@@ -95,5 +96,5 @@ def command(
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,24}(?:\.[0-9]{1,24})?) ?(|[KMG]i?B)", text)
     if match is None:
-        raise ConfigError(f"a size is a number of bytes, or one with a unit such as 80GiB (given {text!r:.60})")
+        raise ConfigError(f"a size is a number of bytes, or one with a unit such as 80GiB (given {shown(repr(text))})")
     return int(Fraction(match[1]) * _UNITS[match[2]])

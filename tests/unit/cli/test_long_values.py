@@ -86,6 +86,32 @@ def test_nor_is_a_long_path_or_what_click_refuses(
     assert len(err) < 1000
 
 
+@pytest.mark.parametrize("value", [WORD, WORDS])
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("0F0,{}\n", ("schedule", "check", "order.csv")),
+        ("{}\n", ("schedule", "check", "order.txt")),
+        ("fullbore schedule 1\n{}\n", ("schedule", "check", "order.txt")),
+        ("fullbore schedule 1\nname {}  \n", ("schedule", "check", "order.txt")),
+        (
+            '{{"layers": [{{"name": "a", "forward_ns": "{}", "backward_input_ns": 1, "backward_weight_ns": 1}}]}}',
+            ("partition", "-p", "2", "costs.json"),
+        ),
+        ('{{"layout": "{}"}}', ("train", "--recipe", "recipe.json")),
+    ],
+)
+def test_nor_is_what_stands_in_a_file(
+    text: str, arguments: tuple[str, ...], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(arguments[-1]).write_text(text.format(value))
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert value[:100] in err
+    assert END in err
+    assert len(err) < 1000
+
+
 def test_a_list_of_layers_is_not_echoed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "train", "--set", f"pipeline.partition={[1] * 5000}")
     assert (code, len(err) < 1000) == (2, True)
