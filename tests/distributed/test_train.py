@@ -105,7 +105,7 @@ def test_what_is_known_is_said_before_the_layers_are_measured(trained: tuple[dic
     """Once for all ranks, on stderr, in this order."""
     _, folder, said = trained
     begun = [line.partition(": ")[0] for line in said.splitlines()]
-    begun = [line for line in begun if line != "warning"]  # that other work disturbed the measurement
+    begun = [line for line in begun if line != "warning"]  # that the measurement was disturbed
     assert begun[:8] == [
         "starting 2 ranks",
         "model  llama",

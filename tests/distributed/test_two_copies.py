@@ -126,7 +126,7 @@ def test_copies_of_a_users_own_module_are_made_equal(seen: dict[str, list[Any]])
 def test_buffers_that_not_every_operation_takes_are_made_equal_and_watched(seen: dict[str, list[Any]]) -> None:
     values: dict[str, torch.Tensor] = {}
     holders: Counter[str] = Counter()
-    for held, losses, (first, *changed, layout) in seen["unusual_buffers"]:
+    for held, losses, (first, *changed, layout, form) in seen["unusual_buffers"]:
         for name, buffer in held.items():
             assert torch.equal(values.setdefault(name, buffer), buffer), name
             holders[name] += 1
@@ -135,6 +135,11 @@ def test_buffers_that_not_every_operation_takes_are_made_equal_and_watched(seen:
             assert f"ModelError: dualpipe holds the model twice, and a forward changes Unusual.{name}: each" in said
         refused = "dualpipe holds the model twice, and Unusual.sparse is of layout torch.sparse_coo, in which one copy"
         assert re.match(rf"ModelError: {refused}|ConfigError: rank \d cannot begin: {refused}", layout)
+        assert re.match(
+            r"ModelError: dualpipe holds the model twice, and 1\.repeated has another form on rank \d \(\[8, 8\]\) "
+            r"than on rank \d \(\[8, 8\], expanded over dimension 1\); build the same model on every rank",
+            form,
+        )
     assert sorted(holders.values()) == [2, 2]
 
 

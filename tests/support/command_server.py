@@ -21,10 +21,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import util
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["CommandServer"]
 
@@ -41,35 +42,52 @@ class CommandServer:
 
     def __init__(self, *, cwd: Path) -> None:
         """``cwd``: where all commands run, and where `tests` is."""
-        command = [sys.executable, "-m", "tests.support.command_server"]
-        self._process = subprocess.Popen(
-            command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
-        )  # no buffer: what is in one is not seen by `select`
+        self._cwd = cwd
+        self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, arguments: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str, int]:
-        """(exit code, stdout, stderr, session) of ``fullbore ARGUMENTS`` in this environment."""
+        """(exit code, stdout, stderr, session) of ``fullbore ARGUMENTS`` in this environment. What is read when
+        something is imported, such as OMP_NUM_THREADS, is as it was when the server began.
+
+        Raises:
+            TimeoutError: it has been ended.
+        """
+        process = self._begun()
+        pid: int | None = None
         with tempfile.TemporaryDirectory(prefix="command-") as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
-            self._ask({"arguments": arguments, "env": dict(env), "out": str(out), "err": str(err)})
-            pid = self._answer(timeout_s)
+            request = {"arguments": arguments, "env": dict(env), "out": str(out), "err": str(err)}
             try:
-                code = self._answer(timeout_s)
-            except TimeoutError:
-                os.killpg(pid, signal.SIGKILL)
-                self._answer(timeout_s)
+                assert process.stdin is not None
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                pid = _answer(process, timeout_s)
+                code = _answer(process, timeout_s)
+            except BaseException:  # its next answer would be taken for one to the next request
+                self._process = None
+                with process:
+                    process.kill()
+                if pid is not None:
+                    os.killpg(pid, signal.SIGKILL)  # its ranks see that it is gone, and leave
                 raise
             return code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"), pid
 
-    def _ask(self, request: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+    def _begun(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            command = [sys.executable, "-m", "tests.support.command_server"]
+            self._process = subprocess.Popen(
+                command, cwd=self._cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            )  # no buffer: what is in one is not seen by `select`
+        return self._process
 
-    def _answer(self, timeout_s: float) -> int:
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        if not ready:
-            raise TimeoutError(f"the command has not ended after {timeout_s} s")
-        return int(self._process.stdout.readline())
+
+def _answer(process: subprocess.Popen[bytes], timeout_s: float) -> int:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    if not ready:
+        raise TimeoutError(f"the command has not ended after {timeout_s} s")
+    line = process.stdout.readline()
+    assert line, "the server of commands has ended"
+    return int(line)
 
 
 def serve() -> None:
@@ -86,30 +104,32 @@ def serve() -> None:
         os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def _become(*, arguments: list[str], env: dict[str, str], out: str, err: str) -> None:
+def _become(*, arguments: list[str], env: dict[str, str], out: str, err: str) -> NoReturn:
     """A command, in a session of its own, so that whatever it leaves behind can be found."""
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for descriptor, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
-        opened = os.open(path, flags | os.O_CREAT, 0o600)
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv = ["fullbore", *arguments]
-    util.spawnv_passfds = _fork_server(util.spawnv_passfds)
-    code: Any = 0
+    code = 1
     try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for descriptor, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY), (2, err, os.O_WRONLY)):
+            opened = os.open(path, flags | os.O_CREAT, 0o600)
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv = ["fullbore", *arguments]
+        util.spawnv_passfds = _fork_server(util.spawnv_passfds)
         runpy.run_module("fullbore", run_name="__main__", alter_sys=True)
+        code = 0
     except SystemExit as leaving:
-        code = leaving.code
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:
         traceback.print_exc()
-        code = 1
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    finally:
+        with suppress(BaseException):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _fork_server(spawn: Any) -> Any:

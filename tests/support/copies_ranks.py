@@ -246,13 +246,15 @@ class Unusual(nn.Module):
 
 def unusual_buffers(mesh: Mesh) -> tuple[dict[str, Tensor], list[float], list[str]]:
     """The buffers of a pipeline whose ranks drew different ones, and the loss of its first step; and what is said of
-    that step, of one that changes either, and of a layout that cannot be shared."""
+    that step, of one that changes either, of a layout that cannot be shared, and of copies of different forms."""
     held: dict[str, Tensor] = {}
     losses: list[float] = []
 
     def step(changed: str | None) -> None:
         torch.manual_seed(100 + mesh.rank)
         model = nn.Sequential(nn.Linear(8, 8), Unusual(changed), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+        if changed == "form" and mesh.rank >= mesh.num_ranks // 2:  # where the other copy of the layer is
+            model[1].register_buffer("repeated", torch.randn(8, 8).double())
         if changed == "sparse":
             model[1].register_buffer("sparse", torch.eye(8).double().to_sparse())
         pipeline = both_ways(model, mesh)
@@ -261,8 +263,8 @@ def unusual_buffers(mesh: Mesh) -> tuple[dict[str, Tensor], list[float], list[st
         losses.append(pipeline.step(chains.batch()))
         pipeline.release()
 
-    said = [refused(partial(step, changed)) for changed in (None, "repeated", "conjugated", "sparse")]
-    return held, losses, said
+    cases = (None, "repeated", "conjugated", "sparse", "form")
+    return held, losses, [refused(partial(step, changed)) for changed in cases]
 
 
 class Averaging(nn.Module):

@@ -4,17 +4,22 @@ A run of three short steps on a busy machine names some stage as the slowest, wh
 steps vary by 15 %, chance puts one a tenth above the other in half of all runs of 2 to 4 steps, and in a tenth of those
 of 20. What is claimed is held against the noise
 
-    2 x spread / sqrt(n)        spread: the highest of n steps less the lowest; from 6 on without a part at either end
+    2 x spread / sqrt(n)        spread: from above the lowest fifth of n steps to below the highest; of 2 steps, all
 
-which is about twice the error of a median, whatever n is. Then chance names one in 1 of 6 runs of 2 steps, and in 1 of
-14 or fewer of longer ones. Load that lasts for the whole run is in every step, and no spread shows it.
+which of many steps is 2.7 times the standard error of their median, if they vary normally. Then chance puts one of the
+two even stages above the noise and a tenth above the other, as `fullbore.diagnose.slow_stage` asks, in
+
+    steps        2        3       4       5       6       7      10      20
+    of runs    16.0 %   6.4 %   3.3 %   2.6 %   2.1 %   2.6 %   1.5 %   1.0 %
+
+Load that lasts for the whole run is in every step, and no spread shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, floor, sqrt
 from statistics import median
 
 __all__ = ["RECENT_STEPS", "OverSteps"]
@@ -22,8 +27,8 @@ __all__ = ["RECENT_STEPS", "OverSteps"]
 RECENT_STEPS = 20
 """The last so many steps are enough to tell what a stage takes."""
 
-_ALL_COUNT = 2
-"""(n - 2) // 4 steps are left out at either end: none of up to 5 steps, 1 of 6, 4 of 20."""
+_ODD = 0.2
+"""The share of steps at either end that the spread leaves out: other work on the machine made them odd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +46,25 @@ class OverSteps:
         return len(self.ratios)
 
     @property
-    def num_in_spread(self) -> int:
-        return self.num_steps - 2 * self._left_out
-
-    @property
     def median(self) -> float:
         return median(self.ratios)
 
     @property
     def low(self) -> float:
         """Where the spread begins."""
-        return self.ratios[self._left_out]
+        return self._at(self._left_out)
 
     @property
     def high(self) -> float:
         """Where the spread ends."""
-        return self.ratios[-1 - self._left_out]
+        return self._at(self.num_steps - 1 - self._left_out)
 
     @property
     def noise(self) -> float:
         """How far from the median chance can put it. 0.0 for one step, of which nothing is known."""
-        return 0.0 if self.low == self.high else 2 * (self.high - self.low) / sqrt(self.num_steps)
+        if self.low == self.high:  # both may be infinite, and their difference is then no number
+            return 0.0
+        return 2 * (self.high - self.low) / sqrt(self.num_steps)
 
     @property
     def is_above_one(self) -> bool:
@@ -69,5 +72,11 @@ class OverSteps:
         return self.median - 1 > self.noise
 
     @property
-    def _left_out(self) -> int:
-        return max(0, (self.num_steps - _ALL_COUNT) // 4)
+    def _left_out(self) -> float:
+        """Steps, in parts of one: each stands for the share 1/n of all, itself in the middle of it (Hazen)."""
+        return max(0.0, _ODD * self.num_steps - 0.5)
+
+    def _at(self, position: float) -> float:
+        """The ratio there, counted from 0; between two, as much of either as it is near."""
+        below, above = self.ratios[floor(position)], self.ratios[ceil(position)]
+        return below if below == above else below + (above - below) * (position - floor(position))

@@ -3,7 +3,7 @@
 Each layer is built alone, as a stage of one, and fed numbers of its true boundary shape. Rounds go over all
 layers in turn, so that a machine that slows down or warms up does so for all of them; the median of the rounds
 counts, pooled over layers that are alike: of equal sizes, and running the same operations or taking about as
-long. Where other work disturbed the rounds, that is told (`fullbore.models.steadiness`). The last layer includes
+long. Where the rounds were disturbed, that is told (`fullbore.models.steadiness`). The last layer includes
 the loss. Whatever came with weights is measured on a copy: weights, buffers, training flags and the random state
 are left as they were.
 
@@ -31,7 +31,7 @@ from fullbore.models.enter import enter
 from fullbore.models.layered import LayeredModel, Microbatch, Objective, Parcel, TensorSpec
 from fullbore.models.load import AnyModel, layered
 from fullbore.models.operations import Operations
-from fullbore.models.steadiness import LayerRounds, said_of_load
+from fullbore.models.steadiness import LayerRounds, warn_of_slow_rounds
 
 __all__ = ["profile"]
 
@@ -60,7 +60,7 @@ def profile(
         held_bytes: layers are kept between rounds up to this many bytes of parameters; those beyond it are
             measured in one go and dropped.
         compile: measure layers as `apply_compile` makes them.
-        tell: hears a line where other work on the machine made the costs uncertain.
+        tell: hears a line where disturbed rounds made the costs uncertain.
 
     Raises:
         ModelError: the model cannot be seen as layers, does not take this microbatch, or cannot be compiled here.
@@ -91,7 +91,7 @@ def profile(
             if time.perf_counter() - start > budget_s:
                 break
     alike = [[other for other in benches if bench.is_like(other)] for bench in benches]
-    warning = said_of_load([bench.rounds(alike=same) for bench, same in zip(benches, alike, strict=True)])
+    warning = warn_of_slow_rounds([bench.rounds(alike=same) for bench, same in zip(benches, alike, strict=True)])
     if warning is not None:
         tell(warning)
     return tuple(bench.cost(alike=same) for bench, same in zip(benches, alike, strict=True))
@@ -159,7 +159,8 @@ class _Bench:
         self._backward(values, leaves=leaves, forward_ns=ended - start, counts=not warmup)
         if not warmup:
             self._times.round_ns.append(self._now() - start)
-            self._times.cpu_ns.extend([time.thread_time_ns() - cpu_start] if self._device.type == "cpu" else [])
+            if self._device.type == "cpu":
+                self._times.cpu_ns.append(time.thread_time_ns() - cpu_start)
 
     def drop(self) -> None:
         """Let go of the layer's weights."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fullbore.config.run import RunConfig
 from fullbore.plan.schedule import AskedSchedule
 
-__all__ = ["CostUse", "cost_uses", "said_of_uses"]
+__all__ = ["CostUse", "cost_uses", "describe_uses"]
 
 
 class CostUse(StrEnum):
@@ -35,7 +35,7 @@ def cost_uses(config: RunConfig, *, asked: AskedSchedule, besides: Collection[Co
     return tuple(use for use in CostUse if use in wanted)
 
 
-def said_of_uses(uses: Collection[CostUse], *, config: RunConfig) -> str:
+def describe_uses(uses: Collection[CostUse], *, config: RunConfig) -> str:
     """In a few words, with the cut that was there before, which is why somebody would ask."""
     *others, last = uses
     listed = f"{', '.join(others)} and {last}" if others else str(last)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fullbore.config.layer_names import name_ranges
 from fullbore.costs.layer import LayerCost
 
 __all__ = ["render_profile"]
 
 
 def render_profile(layers: Sequence[LayerCost], *, description: str) -> str:
-    """One line a layer: times in ms, sizes in MiB, and its share of all time; below, which were measured as one."""
+    """One line a layer: times in ms, sizes in MiB, and its share of all time; below, which have the same times."""
     total = sum(layer.time_ns for layer in layers) or 1
     wide = max(len("layer"), *(len(layer.name) for layer in layers))
     lines = [
@@ -25,28 +26,17 @@ def render_profile(layers: Sequence[LayerCost], *, description: str) -> str:
             f"  {layer.backward_weight_ns / 1e6:>12.2f} ms  {layer.time_ns / total:>5.1%}  {layer.parameters:>10,}"
             f"  {layer.activation_bytes / 2**20:>8.2f}  {layer.output_bytes / 2**20:>10.2f}"
         )
-    together = [_names(group, layers) for group in _alike(layers)]
-    if together:
-        lines += ["", f"alike, so measured as one block each, with the same times: {'; '.join(together)}"]
+    names = [layer.name for layer in layers]
+    alike = [name_ranges(group, layer_names=names) for group in _alike(layers)]
+    if alike:
+        lines += ["", f"alike, with the same sizes and times: {'; '.join(alike)}"]
     return "\n".join(lines) + "\n"
 
 
 def _alike(layers: Sequence[LayerCost]) -> list[list[int]]:
-    """Layers with the same sizes and times to the nanosecond, which only those have that `fullbore.models.profile` has
-    pooled."""
+    """Layers with the same sizes and times to the nanosecond: as a rule `fullbore.models.profile` measured them as one
+    block."""
     groups: dict[LayerCost, list[int]] = {}
     for index, layer in enumerate(layers):
         groups.setdefault(replace(layer, name="any"), []).append(index)
     return [group for cost, group in groups.items() if len(group) > 1 and cost.time_ns]
-
-
-def _names(group: Sequence[int], layers: Sequence[LayerCost]) -> str:
-    """Neighbors as a range."""
-    said: list[str] = []
-    first = group[0]
-    for index, following in zip(group, [*group[1:], None], strict=True):
-        if following != index + 1:
-            name, last = layers[first].name, layers[index].name
-            said.append(name if index == first else f"{name} to {last}")
-            first = following if following is not None else first
-    return ", ".join(said)

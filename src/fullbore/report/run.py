@@ -22,14 +22,14 @@ from fullbore.said import first_line
 from fullbore.simulate.engine import simulate
 from fullbore.timeline.shift import repeated
 from fullbore.timeline.span import Timeline
-from fullbore.trace.reader import median_step, read_trace
+from fullbore.trace.reader import median_step, read_trace, warm_steps
 from fullbore.train.result import TrainResult
 
 __all__ = ["predicted_timeline", "render_run", "summarize_run"]
 
 
 def render_run(result: TrainResult, *, width: int) -> str:
-    """The page: the median step, and the run's numbers. A run that has finished is not failed by its report."""
+    """The page: one of the last steps, and the run's numbers. A run that has finished is not failed by its report."""
     try:
         summary = summarize_run(Path(result.run_dir), width=width, slow_stage=result.slow_stage)
     except TraceError as error:
@@ -38,8 +38,8 @@ def render_run(result: TrainResult, *, width: int) -> str:
 
 
 def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = None) -> str:
-    """The median step of a finished run, drawn and accounted for, beside what the plan predicted or why
-    nothing is.
+    """The median step of the last ones of a finished run, drawn and accounted for, beside what the plan predicted or
+    why nothing is.
 
     ``slow_stage``: what the run has found.
 
@@ -47,16 +47,16 @@ def summarize_run(run_dir: Path, *, width: int, slow_stage: SlowStage | None = N
         TraceError: the folder holds no readable trace.
     """
     trace = read_trace(run_dir)
-    step = median_step(trace)
+    counted = warm_steps(trace, last=RECENT_STEPS)
+    step = median_step(trace, among=counted)
     predicted, without = None, ""
     try:
         predicted = predicted_timeline(run_dir)
     except InputError as error:  # an order that is gone, say, or that was edited since
         without = f"\nno prediction: {first_line(error).removesuffix(':')}\n"
-    warm = trace.steps[1:] or trace.steps
     summary = render_summary(
         trace.timeline(step),
-        steps=[trace.timeline(other) for other in warm[-RECENT_STEPS:]],
+        steps=[trace.timeline(other) for other in counted],
         predicted=predicted,
         width=width,
         slow_stage=slow_stage,

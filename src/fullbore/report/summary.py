@@ -25,19 +25,22 @@ __all__ = ["render_summary"]
 
 @dataclass(frozen=True, slots=True)
 class _Slowest:
-    stage: StageIndex
-    time_ns: int
-    over_mean: float
+    """The stage with the highest median of its time over the mean of all stages."""
 
-    def said(self, steps: Sequence[Timeline]) -> str:
-        """Its time over the mean in this step, and what the other steps make of that."""
-        ratio = f"{self.over_mean:.2f} times the mean"
-        if len(steps) < 2:
+    stage: StageIndex
+    over_mean: OverSteps
+
+    def describe(self) -> str:
+        """That median, and what the steps make of it."""
+        over = self.over_mean
+        ratio = f"{over.median:.2f} times the mean"
+        if over.num_steps == 1:
             return f"{ratio} (one step only)"
-        over = OverSteps.of(_over_mean(_stage_times(step), self.stage) for step in steps)
-        few = "" if over.num_in_spread == over.num_steps else f"{over.num_in_spread} of "
-        spread = f"({over.low:.2f} to {over.high:.2f} in {few}{over.num_steps} steps)"
-        return f"{ratio} {spread}" if over.is_above_one else f"{ratio}, within the noise {spread}"
+        mostly = "" if (over.low, over.high) == (over.ratios[0], over.ratios[-1]) else "mostly "
+        spread = f"({mostly}{over.low:.2f} to {over.high:.2f} in {over.num_steps} steps)"
+        if over.is_above_one:
+            return f"{ratio} {spread}"
+        return f"{ratio}, {'within the noise' if over.noise else 'so the stages are even'} {spread}"
 
 
 def render_summary(
@@ -56,7 +59,8 @@ def render_summary(
 
     Args:
         measured: one step, as traced; it may start at any time.
-        steps: those of the run that count, the measured one among them: whether they bear out what it shows.
+        steps: those of the run that count, the measured one among them: they say which stage is the slowest, and
+            whether that is more than noise. Without any, the measured one does.
         predicted: one step of the same schedule by the expected layer costs, or None.
         slow_stage: what was found to set the rhythm; None where nothing was.
         run_dir: named in the advice, where the run was traced.
@@ -71,10 +75,10 @@ def render_summary(
     if bubble.makespan_ns == 0:
         return parts[0]
     parts.append(_table(shown, bubble, scale))
-    slowest = _slowest(shown)
+    slowest = _slowest(steps or [shown])
     parts.append(
-        f"slowest stage    {slowest.stage}: computes {scale.format(slowest.time_ns)} in this step, "
-        f"{slowest.said(steps)}\n" + _comparison(bubble, predicted, scale)
+        f"slowest stage    {slowest.stage}: computes {scale.format(_stage_times(shown)[slowest.stage])} in this step; "
+        f"{slowest.describe()}\n" + _comparison(bubble, predicted, scale)
     )
     if clock_uncertainty_ns:
         parts[-1] += f"clocks           agree to {clock_uncertainty_ns / 1000:.3g} us; shorter waits mean nothing\n"
@@ -100,10 +104,10 @@ def _table(timeline: Timeline, bubble: Bubble, scale: TimeScale) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _slowest(timeline: Timeline) -> _Slowest:
-    times = _stage_times(timeline)
-    stage = max(sorted(times), key=lambda key: times[key])
-    return _Slowest(stage, times[stage], _over_mean(times, stage))
+def _slowest(steps: Sequence[Timeline]) -> _Slowest:
+    times = [_stage_times(step) for step in steps]
+    over = [_Slowest(stage, OverSteps.of(_over_mean(one, stage) for one in times)) for stage in sorted(times[0])]
+    return max(over, key=lambda one: one.over_mean.median)
 
 
 def _stage_times(timeline: Timeline) -> dict[StageIndex, int]:

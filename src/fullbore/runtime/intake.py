@@ -1,7 +1,8 @@
 """Intake: what `step` and `evaluate` are given becomes microbatches on every rank, the same ones, or is refused by all.
 
-A rank that refuses alone would leave the others waiting for its messages. So whatever may be wrong with this step is
-looked at here, before the first one is sent.
+A rank that refuses alone would leave the others waiting for its messages. So what may be wrong with the batch, the
+weights or the stages is looked at here, before the first one is sent. What the objective counts in the microbatches
+comes after it: user code that raises there is told by its own rank, as in a forward.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ those of a known class before anything is computed, any other in the first step 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -106,14 +106,37 @@ def _bits(tensor: Tensor) -> Tensor:
 @torch.inference_mode()  # in which a buffer that was made in it may be written too
 def share_buffers(buffers: Mapping[str, Tensor], *, schedule: Schedule, mesh: Mesh) -> None:
     """Give every rank that holds a buffer of some name the bits that the first of them has; with one stream no two do.
-    (A user's own module may have drawn them without a seed.) Every rank calls this."""
+    (A user's own module may have drawn them without a seed.) Every rank calls this.
+
+    Raises:
+        ModelError: on every rank, if a buffer has another shape or repeats itself elsewhere on one rank.
+    """
     if schedule.placement.num_streams == 1:
         return
-    by_rank: Sequence[Sequence[str]] = mesh.gather(list(buffers))
-    owners = {name: rank for rank, names in reversed(list(enumerate(by_rank))) for name in names}
+    by_rank = mesh.gather({name: (tuple(buffer.shape), _repeats(buffer)) for name, buffer in buffers.items()})
+    owners = {name: rank for rank, forms in reversed(list(enumerate(by_rank))) for name in forms}
+    for rank, forms in enumerate(by_rank):
+        for name, form in forms.items():
+            if form != by_rank[owners[name]][name]:
+                raise ModelError(
+                    f"{schedule.name} holds the model twice, and {name} has another form on rank {rank} "
+                    f"({_said(form)}) than on rank {owners[name]} ({_said(by_rank[owners[name]][name])}); build the "
+                    "same model on every rank"
+                )
     for name, owner in sorted(owners.items()):
         value = mesh.share(buffers[name].cpu() if mesh.rank == owner else None, owner=owner)
         if name in buffers and mesh.rank != owner:
             assert value is not None, "the owner has one"
-            once = tuple(slice(1) if stride == 0 else slice(None) for stride in buffers[name].stride())
+            once = tuple(slice(1) if repeats else slice(None) for repeats in _repeats(buffers[name]))
             buffers[name][once].copy_(value[once])  # of an expanded one only what it repeats can be written
+
+
+def _repeats(tensor: Tensor) -> tuple[bool, ...]:
+    """Of each dimension: is it one slice again and again, as `Tensor.expand` makes it?"""
+    return tuple(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _said(form: tuple[tuple[int, ...], tuple[bool, ...]]) -> str:
+    shape, repeats = form
+    expanded = [str(dim) for dim, again in enumerate(repeats) if again]
+    return f"{list(shape)}" + (f", expanded over dimension {', '.join(expanded)}" if expanded else "")

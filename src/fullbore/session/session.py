@@ -27,7 +27,7 @@ from fullbore.ir.recipe import Layout
 from fullbore.models.layered import LayeredModel, Microbatch
 from fullbore.models.load import load_model
 from fullbore.models.profile import profile
-from fullbore.plan.cost_uses import CostUse, cost_uses, said_of_uses
+from fullbore.plan.cost_uses import CostUse, cost_uses, describe_uses
 from fullbore.plan.resolve import ResolvedRecipe, resolve
 from fullbore.plan.schedule import asked_schedule
 from fullbore.runtime.device import Device, open_device
@@ -126,8 +126,8 @@ def share_cores(num_ranks: int) -> None:
 def open_session(worker: Worker | None, config: RunConfig, *, costs_for: Collection[CostUse] = ()) -> Session:
     """Join the group, open text and model, measure, decide. Builds no stage yet.
 
-    ``costs_for``: what the caller wants the layers measured for, besides their cut and their order. Where that is
-    nothing, and these are given, they are not measured.
+    ``costs_for``: what the caller wants the layers measured for, besides their cut and their order. With nothing
+    wanted, and a given cut, nothing is measured.
 
     Raises:
         InputError: anything the configuration asks for that cannot be had, the same on every rank.
@@ -150,7 +150,7 @@ def open_session(worker: Worker | None, config: RunConfig, *, costs_for: Collect
     uses = cost_uses(config, asked=asked, besides=costs_for)
     if uses:
         place.tell("measuring the layers")
-        place.say(f"measuring {len(model.layer_names)} layers: {said_of_uses(uses, config=config)}")
+        place.say(f"measuring {len(model.layer_names)} layers: {describe_uses(uses, config=config)}")
         sample = typical_microbatch(order, config)
         costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
     resolved = resolve(config, costs=costs or None, layer_names=model.layer_names, asked=asked)
@@ -177,10 +177,10 @@ def require_training(session: Session) -> None:
 
 
 def _trains(session: Session) -> bool:
-    """As measured. Else layers are built until one has a weight that trains, which the first does as a rule."""
+    """As measured. Else layers are built, on the CPU, until one has a weight that trains: the first, as a rule."""
     if session.costs:
         return any(layer.optimizer_bytes for layer in session.costs)
-    model, device = session.model, session.place.device.torch_device
+    model, device = session.model, torch.device("cpu")
     return any(
         weight.requires_grad
         for layer in range(len(model.layer_names))

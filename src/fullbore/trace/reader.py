@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fullbore.timeline.span import Activity, Row, Span, Timeline
 from fullbore.trace.clock import Alignment
 from fullbore.trace.format import VERSION, trace_path
 
-__all__ = ["Trace", "median_step", "read_trace"]
+__all__ = ["Trace", "median_step", "read_trace", "warm_steps"]
 
 _MOST_BYTES = 4 << 30
 """Of one rank: a day of steps of a second, hundreds of spans each. What is longer does not fit into memory as spans."""
@@ -114,16 +114,21 @@ def _read(run_dir: Path) -> Trace:
     )
 
 
-def median_step(trace: Trace) -> int:
-    """The step with the median makespan (the lower one of two), leaving out the first, which also warms up.
+def warm_steps(trace: Trace, *, last: int) -> tuple[int, ...]:
+    """The last so many steps, without the first of all, which also warms up; that one where there is no other.
 
     Raises:
         TraceError: the trace has no finished step.
     """
     if not trace.steps:
         raise TraceError(f"the trace in {trace.run_dir} has no step that all ranks finished")
+    return (trace.steps[1:] or trace.steps)[-last:]
+
+
+def median_step(trace: Trace, *, among: Sequence[int]) -> int:
+    """Of these steps, one at least, that with the median makespan (the lower one of two)."""
     timed = []
-    for step in trace.steps[1:] or trace.steps:
+    for step in among:
         timeline = trace.timeline(step)
         timed.append((timeline.compute_end_ns - timeline.compute_start_ns, step))
     return sorted(timed)[(len(timed) - 1) // 2][1]

@@ -81,7 +81,7 @@ class VerifyReport:
         differently (torchtitan #4711).
         """
         losses = [
-            (f"the loss of step {step} {_off(error, of='its value')}", error)
+            (f"the loss of step {step} {_off_loss(error)}", error)
             for step, error in enumerate(self.loss_errors, start=1)
         ]
         in_order = [
@@ -119,14 +119,20 @@ class VerifyReport:
 
 
 def _said(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:
-    return [(f"{name} {_off(error, of='its largest value')}", error) for name, error in _named(what, errors)]
+    return [(f"{name} {_off(error)}", error) for name, error in _named(what, errors)]
 
 
-def _off(error: float, *, of: str) -> str:
+def _off(error: float) -> str:
     """How far a tensor is from the reference, as `TensorError` counts."""
     if not isfinite(error):
         return "cannot be compared (missing on one side, of another shape, not finite, or all zeros in the reference)"
-    return f"is off by {error:.1e} of {of}"
+    return f"is off by {error:.1e} of its largest value"
+
+
+def _off_loss(error: float) -> str:
+    if not isfinite(error):
+        return "cannot be compared (it is not finite, here or in the reference)"
+    return f"is off by {error:.1e} of its value"
 
 
 def _named(what: str, errors: tuple[TensorError, ...]) -> list[tuple[str, float]]:

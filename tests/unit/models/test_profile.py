@@ -144,7 +144,7 @@ def test_equal_blocks_of_a_language_model_are_one(monkeypatch: pytest.MonkeyPatc
     [(1.0, 1.0, 0), (1.0, 0.4, 1), (1.05, 1.0, 1)],
     ids=["quiet", "load all the time", "slower and slower"],
 )
-def test_a_measurement_that_other_work_disturbed_is_told(
+def test_a_measurement_that_was_disturbed_is_told(
     growth: float, share: float, told: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fullbore.models.profile.time", Clock(growth, share=share))
@@ -153,7 +153,7 @@ def test_a_measurement_that_other_work_disturbed_is_told(
     profile(sequential_model(module), {"inputs": torch.ones(3, 4)}, device=CPU, repeats=5, tell=said.append)
     assert len(said) == told
     for line in said:
-        assert line.startswith("warning: this machine was busy with other work while the layers were measured")
+        assert line.startswith("warning: the usual round of some layers took longer")
 
 
 def test_it_takes_what_a_pipeline_takes() -> None:

@@ -1,11 +1,11 @@
-"""A run says why it measures its layers: newcomers wondered what for, where a recipe had cut them already."""
+"""A run says why it measures its layers, also where a recipe has cut them already."""
 
 from __future__ import annotations
 
 import pytest
 
 from fullbore.config.run import PipelineConfig, RunConfig
-from fullbore.plan.cost_uses import CostUse, cost_uses, said_of_uses
+from fullbore.plan.cost_uses import CostUse, cost_uses, describe_uses
 from fullbore.plan.schedule import asked_schedule
 
 TRAINING = (CostUse.PREDICTION, CostUse.SLOW_STAGE)
@@ -29,4 +29,4 @@ def test_what_costs_are_for(
     pipeline = PipelineConfig(partition=partition, schedule=schedule)  # type: ignore[arg-type]
     config = RunConfig(pipeline=pipeline)
     uses = cost_uses(config, asked=asked_schedule(config), besides=besides)
-    assert (said_of_uses(uses, config=config) if uses else None) == said
+    assert (describe_uses(uses, config=config) if uses else None) == said

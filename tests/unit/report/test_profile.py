@@ -7,7 +7,7 @@ import pytest
 from fullbore.costs.layer import LayerCost
 from fullbore.report.profile import render_profile
 
-ALIKE = "alike, so measured as one block each, with the same times: "
+ALIKE = "alike, with the same sizes and times: "
 
 
 def layers(*times_ns: int) -> list[LayerCost]:
@@ -24,8 +24,8 @@ def layers(*times_ns: int) -> list[LayerCost]:
     ],
     ids=["blocks", "in turn", "none", "nothing was measured"],
 )
-def test_layers_that_were_measured_as_one_are_named(times_ns: Sequence[int], said: str | None) -> None:
-    """Newcomers wondered at eight blocks with the same times."""
+def test_layers_with_the_same_times_are_named(times_ns: Sequence[int], said: str | None) -> None:
+    """In a line of their own at the end."""
     lines = render_profile(layers(*times_ns), description="a model").splitlines()
     assert [line for line in lines if line.startswith("alike")] == ([] if said is None else [ALIKE + said])
     if said is not None:

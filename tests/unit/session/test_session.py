@@ -12,12 +12,12 @@ from fullbore.runtime.mesh import Mesh
 from fullbore.session.session import Place, measure
 
 
-def test_a_run_says_that_the_machine_was_busy_too(
+def test_a_run_says_that_the_measurement_was_disturbed_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LayerRounds, "disturbed", property(lambda _: 2.0))
+    monkeypatch.setattr(LayerRounds, "slowdown", property(lambda _: 2.0))
     mesh = Mesh(Layout(pipeline=1), device=CpuDevice(), timeout_s=10)
     model = sequential_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
     measure(model, {"inputs": torch.ones(3, 4)}, place=Place(CpuDevice(), mesh, None), seed=0)
     mesh.close()
-    assert capsys.readouterr().err.startswith("warning: this machine was busy with other work")
+    assert capsys.readouterr().err.startswith("warning: the usual round of some layers took longer")

@@ -16,7 +16,7 @@ from fullbore.timeline.instrument import Instrument
 from fullbore.timeline.shift import shifted
 from fullbore.timeline.span import Timeline
 from fullbore.trace.format import trace_path
-from fullbore.trace.reader import median_step, read_trace
+from fullbore.trace.reader import median_step, read_trace, warm_steps
 from fullbore.trace.writer import TraceWriter
 from tests.support.timelines import measured
 
@@ -236,20 +236,26 @@ def test_a_disk_that_fills_up_later_stops_the_trace_and_not_the_run(
     assert read_trace(tmp_path).steps == (0,)
 
 
-def test_the_median_step_leaves_out_the_first(tmp_path: Path) -> None:
-    """Makespans in ms: 90, then 10 30 20 40: the lower median of the last four is 20, step 3."""
+def test_the_median_step_is_one_of_those_that_count(tmp_path: Path) -> None:
+    """Makespans in ms: 90, then 10 30 20 40, of which the lower median is 20, step 3; of the last two it is step 3 too,
+    and of the two before them step 1."""
     durations = (90, 10, 30, 20, 40)
     steps = [measured(ranks=2, microbatches=1, forwards=[d * 10**5, d * 10**5]) for d in durations]
     write(tmp_path, steps)
-    assert median_step(read_trace(tmp_path)) == 3
+    trace = read_trace(tmp_path)
+    assert [median_step(trace, among=among) for among in ((1, 2, 3, 4), (3, 4), (1, 2))] == [3, 3, 1]
 
 
-def test_a_run_of_one_step_has_that_median(tmp_path: Path) -> None:
-    write(tmp_path, steps_of(0))
-    assert median_step(read_trace(tmp_path)) == 0
+@pytest.mark.parametrize(
+    ("num_steps", "last", "counted"),
+    [(1, 20, (0,)), (2, 20, (1,)), (5, 20, (1, 2, 3, 4)), (5, 2, (3, 4)), (3, 3, (1, 2))],
+)
+def test_the_first_step_warms_up(num_steps: int, last: int, counted: tuple[int, ...], tmp_path: Path) -> None:
+    write(tmp_path, [measured(ranks=2, microbatches=1)] * num_steps)
+    assert warm_steps(read_trace(tmp_path), last=last) == counted
 
 
-def test_a_run_that_finished_no_step_has_none(tmp_path: Path) -> None:
+def test_of_a_run_that_finished_no_step_none_counts(tmp_path: Path) -> None:
     write(tmp_path, [])
     with pytest.raises(TraceError, match="no step that all ranks finished"):
-        median_step(read_trace(tmp_path))
+        warm_steps(read_trace(tmp_path), last=20)

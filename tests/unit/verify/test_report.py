@@ -93,6 +93,10 @@ def test_the_first_difference_is_first_in_training(changes: dict[str, object], f
             "the gradient of w1 cannot be compared (missing on one side, of another shape, not finite, or all zeros in "
             "the reference)",
         ),
+        (
+            {"loss_errors": (float("inf"), 0.0)},
+            "the loss of step 1 cannot be compared (it is not finite, here or in the reference)",
+        ),
     ],
 )
 def test_the_first_difference_says_by_how_much_and_what_is_allowed(changes: dict[str, object], first: str) -> None:
