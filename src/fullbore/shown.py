@@ -1,4 +1,9 @@
-"""What was given, in a message that is to be read: a value of ten thousand characters is not echoed whole."""
+"""What was given, in a message that is to be read: a value of ten thousand characters is not echoed whole.
+
+A message that echoes a value has it as ``shown(repr(value))``, or as ``shown(text)`` where it stands without quotes.
+Paths are everywhere in messages, and click and the system write their own: for those, the command `fullbore` passes all
+that it says through `with_words_shown`, and nothing else does.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,10 @@ _MOST = 200
 _END = 30
 """What is kept of the end, where a path has its file and a word its quotation mark."""
 
-_WORD = re.compile(rf"\S{{{_MOST + 1},}}")
+_AROUND = 50
+"""What a message may write around a value without a blank: ``(name=...);``. With it, what is shown is not cut again."""
+
+_WORD = re.compile(rf"\S{{{_MOST + _AROUND},}}")
 
 
 def shown(text: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fullbore.errors import FullboreError
 from fullbore.ir.placement import Placement
 from fullbore.models.next_token import next_token_objective
 from fullbore.runtime.mesh import Mesh
@@ -18,13 +18,23 @@ from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from tests.support import chains
 from tests.support.batch_models import llama
-from tests.support.number_models import Normed, language_model, mlp4, tokens
+from tests.support.number_models import Normed, language_model, mlp4, next_tokens
+from tests.support.pipelines import pipeline_of
+from tests.support.ranks import SQUARED_ERROR
+from tests.support.refused import refused
 from tests.support.split_ranks import adapted
-from tests.support.trained_run import ADAMW, SGD, Run, pipeline_of, trained
+from tests.support.trained_run import ADAMW, SGD, Run, copies_of, trained
 from tests.support.two_ways import shuffled_streams
 
 SCHEDULES = ("dualpipe", "chimera")
 MICROBATCHES = 8
+
+
+def both_ways(model: Any, mesh: Mesh, *, schedule: Any = "dualpipe", **more: Any) -> Pipeline:
+    """Under another schedule one way, for comparison."""
+    return pipeline_of(
+        model, mesh, schedule=schedule, **{"microbatches": MICROBATCHES, "objective": SQUARED_ERROR, **more}
+    )
 
 
 class Sometimes(nn.Module):
@@ -61,7 +71,7 @@ def frozen() -> nn.Sequential:
 
 
 def _llama_batch() -> dict[str, Tensor]:
-    drawn = tokens()
+    drawn = next_tokens()
     return {"input_ids": drawn["inputs"] % 61, "labels": drawn["labels"] % 61}
 
 
@@ -74,9 +84,9 @@ def every_model(mesh: Mesh) -> dict[tuple[str, str], Run]:
     language: dict[str, Any] = {"optimizer": ADAMW, "objective": next_token_objective()}
     blocks = [f"layers.{index}" for index in range(4)]
     cases: dict[str, tuple[Any, dict[str, Tensor], dict[str, Any]]] = {
-        "tied": (language_model, tokens(), language),
-        "tied, recomputed": (language_model, tokens(), {**language, "recompute": ["1", "2", "3", "4"]}),
-        "untied": (lambda: language_model(tied=False), tokens(), language),
+        "tied": (language_model, next_tokens(), language),
+        "tied, recomputed": (language_model, next_tokens(), {**language, "recompute": ["1", "2", "3", "4"]}),
+        "untied": (lambda: language_model(tied=False), next_tokens(), language),
         "auxiliary loss": (mlp4, chains.batch(), {"optimizer": SGD}),
         "frozen": (frozen, chains.batch(), {"optimizer": ADAMW}),
         "trees": (lambda: chains.made("encoder and decoder"), chains.batch(), {"optimizer": SGD}),
@@ -97,18 +107,16 @@ def two_steps_that_add_up(mesh: Mesh) -> list[dict[str, Tensor]]:
     """Gradients after two steps without forgetting the first: of two streams, and of one on the same ranks."""
     found = []
     for schedule in ("dualpipe", "1f1b"):
-        pipeline = pipeline_of(
-            language_model(), mesh, microbatches=MICROBATCHES, schedule=schedule, objective=next_token_objective()
-        )
+        pipeline = both_ways(language_model(), mesh, schedule=schedule, objective=next_token_objective())
         for seed in (1, 2):
-            pipeline.step(tokens(seed=seed))
+            pipeline.step(next_tokens(seed=seed))
         found.append(everyones(pipeline))
         pipeline.release()
     return found
 
 
 def everyones(pipeline: Pipeline) -> dict[str, Tensor]:
-    by_rank = pipeline.mesh.gather({name: gradient.clone() for name, gradient in pipeline.gradients().items()})
+    by_rank = pipeline.mesh.gather(copies_of(pipeline.gradients()))
     return {name: gradient for gradients in by_rank for name, gradient in gradients.items()}
 
 
@@ -130,7 +138,7 @@ def outputs_in_order(mesh: Mesh) -> dict[str, Looked]:
     for schedule in (*SCHEDULES, "1f1b"):
         torch.manual_seed(3)
         model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()
-        pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule=schedule)
+        pipeline = both_ways(model, mesh, schedule=schedule)
         rows = [1 + index % 5 for index in range(MICROBATCHES)]
         batch = [
             {name: torch.full((count, 8), float(index)).double() for name in ("inputs", "targets")}
@@ -160,22 +168,16 @@ class Survived:
 
 
 def float16_with_a_skipped_step(mesh: Mesh) -> Survived:
-    pipeline = pipeline_of(
-        language_model(dtype=torch.float16),
-        mesh,
-        microbatches=MICROBATCHES,
-        schedule="dualpipe",
-        objective=next_token_objective(),
-    )
+    pipeline = both_ways(language_model(dtype=torch.float16), mesh, objective=next_token_objective())
     update = MasterOptimizer(pipeline.weights(), config=ADAMW)
-    first = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+    first = copies_of(pipeline.weights())
     finite, scales, untouched = [], [], True
     for step in range(4):
-        before = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
+        before = copies_of(pipeline.weights())
         one = next(iter(pipeline.weights().values()))
         factor = math.inf if step == 2 and mesh.rank == mesh.num_ranks - 1 else 1.0
         hook = one.register_hook(lambda gradient, factor=factor: gradient * factor)
-        pipeline.step(tokens(seed=step))
+        pipeline.step(next_tokens(seed=step))
         hook.remove()
         pipeline.clip_grad_norm(1.0)
         finite.append(pipeline.finite)
@@ -186,7 +188,7 @@ def float16_with_a_skipped_step(mesh: Mesh) -> Survived:
         else:
             untouched = untouched and all(torch.equal(w, before[n]) for n, w in pipeline.weights().items())
         pipeline.zero_grad()
-    held = {**{name: weight.detach().clone() for name, weight in pipeline.weights().items()}, **update.state()}
+    held = {**copies_of(pipeline.weights()), **update.state()}
     merged: dict[str, Tensor] = {}
     equal = all(torch.equal(merged.setdefault(n, t), t) for part in mesh.gather(held) for n, t in part.items())
     changed = any(not torch.equal(weight, first[name]) for name, weight in pipeline.weights().items())
@@ -216,9 +218,8 @@ def different_modules(mesh: Mesh) -> tuple[float, dict[str, Tensor], dict[str, b
     """A user's module that was drawn without a seed: another one on every rank until it is a pipeline. Weights and
     buffers."""
     torch.manual_seed(100 + mesh.rank)
-    pipeline = pipeline_of(projected(), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
-    weights = {name: weight.detach().clone() for name, weight in pipeline.weights().items()}
-    weights |= {name: buffer.clone() for name, buffer in pipeline.buffers().items()}
+    pipeline = both_ways(projected(), mesh)
+    weights = {**copies_of(pipeline.weights()), **copies_of(pipeline.buffers())}
     owned = {name: pipeline.owns(name) for name in pipeline.weights()}
     loss = pipeline.step(chains.batch())
     pipeline.release()
@@ -243,28 +244,27 @@ class Unusual(nn.Module):
         return output
 
 
-def unusual_buffers(mesh: Mesh) -> tuple[dict[str, Tensor], list[str]]:
-    """The buffers of a pipeline whose ranks drew different ones; and what is said of its first step, of one that
-    changes either, of a layout that cannot be shared, and of copies of different forms."""
-    said: list[str] = []
+def unusual_buffers(mesh: Mesh) -> tuple[dict[str, Tensor], list[float], list[str]]:
+    """The buffers of a pipeline whose ranks drew different ones, and the loss of its first step; and what is said of
+    that step, of one that changes either, of a layout that cannot be shared, and of copies of different forms."""
     held: dict[str, Tensor] = {}
-    for changed in (None, "repeated", "conjugated", "sparse", "form"):
+    losses: list[float] = []
+
+    def step(changed: str | None) -> None:
         torch.manual_seed(100 + mesh.rank)
         model = nn.Sequential(nn.Linear(8, 8), Unusual(changed), nn.Linear(8, 8), nn.Linear(8, 8)).double()
         if changed == "form" and mesh.rank >= mesh.num_ranks // 2:  # where the other copy of the layer is
             model[1].register_buffer("repeated", torch.randn(8, 8).double())
         if changed == "sparse":
             model[1].register_buffer("sparse", torch.eye(8).double().to_sparse())
-        try:
-            pipeline = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
-            if changed is None:
-                held = {name: buffer.clone() for name, buffer in pipeline.buffers().items()}
-            said.append(f"{pipeline.step(chains.batch()):.9f}")
-        except FullboreError as error:
-            said.append(f"{type(error).__name__}: {error}")
-        else:
-            pipeline.release()
-    return held, said
+        pipeline = both_ways(model, mesh)
+        if changed is None:
+            held.update(copies_of(pipeline.buffers()))
+        losses.append(pipeline.step(chains.batch()))
+        pipeline.release()
+
+    cases = (None, "repeated", "conjugated", "sparse", "form")
+    return held, losses, [refused(partial(step, changed)) for changed in cases]
 
 
 class Averaging(nn.Module):
@@ -300,11 +300,14 @@ class Averaging(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is said of a forward that writes into a buffer, in an evaluation, a step and one more; and the loss in one
-    direction, which may."""
+    """What is said of a forward that writes into a buffer, in an evaluation, a step and one more."""
 
     said: tuple[str, ...]
-    loss: float
+    losses: tuple[float, ...]
+    """Of those that were not refused."""
+
+    one_way: float
+    """The loss in one direction, which may write."""
 
 
 WAYS = ("replaced", "in place", "unseen", "evaluating", "removed", "the same")
@@ -312,21 +315,20 @@ WAYS = ("replaced", "in place", "unseen", "evaluating", "removed", "the same")
 
 def refused_writes(mesh: Mesh) -> dict[str, Written]:
     """By the way in which it is written."""
-    found = {}
-    for how in WAYS:
-        said = []
-        model = nn.Sequential(nn.Linear(8, 8), Averaging(how), nn.Linear(8, 8), nn.Linear(8, 8)).double()
-        pipeline = pipeline_of(copy.deepcopy(model), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
-        for call in (pipeline.evaluate,) * (how == "evaluating") + (pipeline.step, pipeline.step):
-            try:
-                said.append(f"{call(chains.batch()):.9f}")
-            except FullboreError as error:
-                said.append(f"{type(error).__name__}: {error}")
-        pipeline.release()
-        one_way = pipeline_of(model, mesh, microbatches=MICROBATCHES, schedule="1f1b")
-        found[how] = Written(tuple(said), one_way.step(chains.batch()))
-        one_way.release()
-    return found
+    return {how: _written(how, mesh) for how in WAYS}
+
+
+def _written(how: str, mesh: Mesh) -> Written:
+    losses: list[float] = []
+    model = nn.Sequential(nn.Linear(8, 8), Averaging(how), nn.Linear(8, 8), nn.Linear(8, 8)).double()
+    pipeline = both_ways(copy.deepcopy(model), mesh)
+    calls = (pipeline.evaluate,) * (how == "evaluating") + (pipeline.step, pipeline.step)
+    said = tuple(refused(lambda call=call: losses.append(call(chains.batch()))) for call in calls)
+    pipeline.release()
+    one_way = both_ways(model, mesh, schedule="1f1b")
+    written = Written(said, tuple(losses), one_way.step(chains.batch()))
+    one_way.release()
+    return written
 
 
 class Clamped(nn.Linear):
@@ -346,53 +348,31 @@ def refused_weights(mesh: Mesh) -> tuple[str, str, str, float]:
         return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), last).double()
 
     known = nn.Sequential(nn.Embedding(61, 8, max_norm=1.0), *(nn.Linear(8, 8) for _ in range(3)))
-    said = []
-    try:
-        pipeline_of(known, mesh, microbatches=MICROBATCHES, schedule="dualpipe")
-    except FullboreError as error:
-        said.append(f"{type(error).__name__}: {error}")
-    pipeline = pipeline_of(model(Clamped(8, 8)), mesh, microbatches=MICROBATCHES, schedule="dualpipe")
-    for _ in range(2):
-        try:
-            pipeline.step(chains.batch())
-            said.append("nothing")
-        except FullboreError as error:
-            said.append(f"{type(error).__name__}: {error}")
+    said = [refused(lambda: both_ways(known, mesh))]
+    pipeline = both_ways(model(Clamped(8, 8)), mesh)
+    said += [refused(lambda: pipeline.step(chains.batch())) for _ in range(2)]
     pipeline.release()
     torch.manual_seed(1)
-    one_way = pipeline_of(model(Clamped(8, 8)), mesh, microbatches=MICROBATCHES, schedule="gpipe")
+    one_way = both_ways(model(Clamped(8, 8)), mesh, schedule="gpipe")
     loss = one_way.evaluate(chains.batch())
     one_way.release()
     return said[0], said[1], said[2], loss
 
 
 def refusals(mesh: Mesh) -> list[str]:
-    """What every rank says of models and schedules that cannot be run in both directions."""
+    """What every rank says of models and schedules that cannot be run in both directions, and of a step of a model that
+    could when the pipeline was built."""
     plain = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()
     counting = nn.Sequential(nn.Linear(8, 8), Normed(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
     still = nn.Sequential(nn.Linear(8, 8), Normed().eval(), nn.Linear(8, 8), nn.Linear(8, 8)).double()
     partly = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).double()
     partly[0].requires_grad_(mesh.rank != mesh.num_ranks - 1)
     one_way = shuffled_streams(Placement.bidirectional(mesh.num_ranks), num_microbatches=1, split=False, seed=0)
-    said = []
-    for model, schedule, microbatches in (
-        (counting, "dualpipe", MICROBATCHES),
-        (still, "dualpipe", MICROBATCHES),
-        (partly, "dualpipe", MICROBATCHES),
-        (plain, one_way, 1),
-    ):
-        try:
-            pipeline = pipeline_of(model, mesh, microbatches=microbatches, schedule=schedule)
-        except FullboreError as error:
-            said.append(f"{type(error).__name__}: {error}")
-            continue
-        said.append("nothing")
-        for module in pipeline.modules():
-            module.train()
-        try:
-            pipeline.step(chains.batch())
-            said.append("nothing")
-        except FullboreError as error:
-            said.append(f"{type(error).__name__}: {error}")
-        pipeline.release()
+    said = [refused(partial(both_ways, model, mesh)) for model in (counting, partly)]
+    said.append(refused(lambda: both_ways(plain, mesh, schedule=one_way, microbatches=1)))
+    pipeline = both_ways(still, mesh)
+    for module in pipeline.modules():
+        module.train()
+    said.append(refused(lambda: pipeline.step(chains.batch())))
+    pipeline.release()
     return said

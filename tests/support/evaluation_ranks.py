@@ -12,7 +12,8 @@ from fullbore.models.next_token import next_token_objective
 from fullbore.runtime.mesh import Mesh
 from fullbore.schedules.registry import get
 from tests.support.batch_models import OUTPUT_SUM, llama, ones, tokens
-from tests.support.one_process import all_weights, one_process, pipeline_of
+from tests.support.one_process import all_weights, one_process
+from tests.support.pipelines import pipeline_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def _run_with_evaluation(mesh: Mesh, *, evaluates: bool) -> Evaluated:
     heldout = [tokens(2, 12, seed=index) for index in range(3)]
     torch.manual_seed(0)
     reference = llama()
-    pipeline = pipeline_of(llama(attention_dropout=0.1), mesh, 4)
+    pipeline = pipeline_of(llama(attention_dropout=0.1), mesh, microbatches=4)
     optimizer = torch.optim.AdamW(list(pipeline.parameters()), lr=1e-2)
     weights = all_weights(pipeline)
     seen: list[float] = []
@@ -81,7 +82,7 @@ def _run_with_evaluation(mesh: Mesh, *, evaluates: bool) -> Evaluated:
 def narrow_evaluation(mesh: Mesh) -> tuple[float, float, float]:
     """(evaluated, by one process, a step's loss) in bfloat16; the evaluation has twice the training's samples."""
     reference = llama(torch.bfloat16)
-    pipeline = pipeline_of(llama(torch.bfloat16), mesh, 4)
+    pipeline = pipeline_of(llama(torch.bfloat16), mesh, microbatches=4)
     weights = all_weights(pipeline)
     twice = [tokens(4, 12, seed=index) for index in range(4)]
     evaluated = pipeline.evaluate(twice)
@@ -96,7 +97,7 @@ def outputs_of_a_step(mesh: Mesh) -> tuple[list[list[float]], list[Tensor]]:
     plain = get("1f1b").build(mesh.num_ranks, num_microbatches=3)
     orders = tuple(tuple(replace(a, microbatch=2 - a.microbatch) for a in order) for order in plain.orders)
     backwards = Schedule("backwards", plain.placement, 3, orders)
-    pipeline = pipeline_of(ones(), mesh, 3, objective=OUTPUT_SUM, schedule=backwards, accumulation=2)
+    pipeline = pipeline_of(ones(), mesh, microbatches=3, objective=OUTPUT_SUM, schedule=backwards, accumulation=2)
     batch = {"inputs": torch.arange(1.0, 7.0)[:, None]}
     pipeline.step(batch, outputs=lambda output, microbatch: output[:, 0] + microbatch["inputs"][:, 0])
     kept = [output.tolist() for output in pipeline.outputs()]

@@ -72,6 +72,6 @@ class Block(nn.Module):
         return output
 
 
-def tokens(rows: int = 8, *, seed: int = 1) -> dict[str, Tensor]:
+def next_tokens(rows: int = 8, *, seed: int = 1) -> dict[str, Tensor]:
     drawn = torch.randint(0, 97, (rows, 13), generator=torch.Generator().manual_seed(seed))
     return {"inputs": drawn[:, :-1], "labels": drawn[:, 1:]}

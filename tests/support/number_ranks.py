@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fullbore.config.run import OptimizerConfig
-from fullbore.errors import FullboreError
 from fullbore.models.layered import Objective
 from fullbore.models.load import layered
 from fullbore.models.next_token import next_token_objective
@@ -18,9 +18,11 @@ from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.optimizer import MasterOptimizer
 from tests.support import chains
 from tests.support.kept_bytes import Kept
-from tests.support.number_models import Normed, language_model, mlp4, tokens
-from tests.support.ranks import chain_batch, chain_model
-from tests.support.trained_run import ADAMW, SGD, Run, copies_of, pipeline_of, trained
+from tests.support.number_models import Normed, language_model, mlp4, next_tokens
+from tests.support.pipelines import pipeline_of
+from tests.support.ranks import SQUARED_ERROR, chain_batch, chain_model
+from tests.support.refused import refused
+from tests.support.trained_run import ADAMW, SGD, Run, copies_of, trained
 
 
 def auxiliary_losses(mesh: Mesh) -> dict[int, Run]:
@@ -41,14 +43,14 @@ def sum_over_a_given_count(mesh: Mesh) -> tuple[float, dict[str, Tensor]]:
 
 def tied_copies(mesh: Mesh) -> Run:
     return trained(
-        language_model, tokens(), mesh, steps=20, microbatches=4, optimizer=ADAMW, objective=next_token_objective()
+        language_model, next_tokens(), mesh, steps=20, microbatches=4, optimizer=ADAMW, objective=next_token_objective()
     )
 
 
 def clipped_in_float32(mesh: Mesh) -> Run:
     return trained(
         lambda: language_model(dtype=torch.float32),
-        tokens(),
+        next_tokens(),
         mesh,
         steps=20,
         microbatches=4,
@@ -60,7 +62,7 @@ def clipped_in_float32(mesh: Mesh) -> Run:
 def every_part_trains(mesh: Mesh) -> Run:
     return trained(
         lambda: language_model(tied=False),
-        tokens(),
+        next_tokens(),
         mesh,
         steps=5,
         microbatches=2,
@@ -99,14 +101,11 @@ def frozen_afterwards(mesh: Mesh) -> list[str]:
         torch.manual_seed(3)
         module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).double()
         module[0].requires_grad_(before)
-        pipeline = pipeline_of(module, mesh)
+        pipeline = pipeline_of(module, mesh, objective=SQUARED_ERROR)
         if mesh.rank == rank:
             for weight in pipeline.weights().values():
                 weight.requires_grad_(not before)
-        try:
-            pipeline.step(chains.batch())
-        except FullboreError as error:
-            said.append(f"{type(error).__name__}: {error}")
+        said.append(refused(partial(pipeline.step, chains.batch())))
         pipeline.release()
     return said
 
@@ -134,6 +133,7 @@ def peaks(mesh: Mesh) -> dict[tuple[str, int], int]:
                 mesh,
                 microbatches=microbatches,
                 schedule=schedule,
+                objective=SQUARED_ERROR,
             )
             pipeline.step(chains.batch())
             found[schedule, microbatches] = pipeline.peak_activations
@@ -149,7 +149,7 @@ def narrow_gradients(mesh: Mesh) -> float:
     batch = {"inputs": row.repeat(64, 1), "targets": torch.ones(64, 8).bfloat16()}
     found = []
     for microbatches, samples in ((64, 64), (1, 1)):
-        pipeline = pipeline_of(module, mesh, microbatches=microbatches)
+        pipeline = pipeline_of(module, mesh, microbatches=microbatches, objective=SQUARED_ERROR)
         pipeline.step({name: tensor[:samples] for name, tensor in batch.items()})
         found.append(copies_of(pipeline.gradients()))
         pipeline.release()
@@ -179,7 +179,7 @@ def a_step_is_skipped(mesh: Mesh) -> dict[str, Skipped]:
 
 def _skip(mesh: Mesh, where: str) -> Skipped:
     torch.manual_seed(4)
-    pipeline = pipeline_of(nn.Sequential(Normed(), Normed()).double(), mesh)
+    pipeline = pipeline_of(nn.Sequential(Normed(), Normed()).double(), mesh, objective=SQUARED_ERROR)
     update = MasterOptimizer(pipeline.weights(), config=ADAMW)
     held = lambda: [*pipeline.weights().values(), *update.state().values(), *pipeline.buffers().values()]  # noqa: E731
     finite, untouched, went_on = [], False, False
@@ -224,7 +224,7 @@ def float16(mesh: Mesh) -> Half:
     losses, scales, finite = [], [], []
     for _ in range(16):
         scales.append(pipeline.loss_scaler.scale)
-        losses.append(pipeline.step(tokens()))
+        losses.append(pipeline.step(next_tokens()))
         pipeline.clip_grad_norm(1.0)
         finite.append(pipeline.finite)
         if pipeline.finite:
@@ -242,7 +242,7 @@ def bytes_by_microbatches(mesh: Mesh) -> dict[int, tuple[int, int, int]]:
     for microbatches in (4, 8, 16, 32):
         torch.manual_seed(1)
         module = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.Tanh()) for _ in range(4)))
-        pipeline = pipeline_of(module, mesh, microbatches=microbatches)
+        pipeline = pipeline_of(module, mesh, microbatches=microbatches, objective=SQUARED_ERROR)
         kept = Kept(pipeline)
         with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda entry: entry.tensor):
             pipeline.step(

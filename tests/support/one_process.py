@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fullbore.models.layered import LayeredModel, Microbatch, Objective
-from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.pipeline import Pipeline
+from tests.support.pipelines import pipeline_of
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,6 @@ class Trained:
     expected_losses: tuple[float, ...]
     expected: dict[str, Tensor]
     """The whole model's."""
-
-
-def pipeline_of(model: Any, mesh: Mesh, num_microbatches: int, **more: Any) -> Pipeline:
-    return Pipeline(model, num_microbatches=num_microbatches, device=CpuDevice(), mesh=mesh, **more)
 
 
 def one_process(

@@ -13,11 +13,11 @@ from fullbore.config.run import OptimizerConfig
 from fullbore.models.layered import Objective
 from fullbore.models.load import layered
 from fullbore.runtime.batch import split_batch
-from fullbore.runtime.device import CpuDevice
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.optimizer import MasterOptimizer
 from fullbore.runtime.pipeline import Pipeline
 from fullbore.verify.reference import Observed, run_reference
+from tests.support.pipelines import pipeline_of
 from tests.support.ranks import SQUARED_ERROR
 
 SGD = OptimizerConfig(name="sgd", lr=0.05, weight_decay=0.0, clip_norm=0.5)
@@ -44,20 +44,6 @@ class Run:
     """Optimizer tensors of the weights that this rank owns."""
 
     peak: int
-
-
-def pipeline_of(
-    module: Any, mesh: Mesh, *, microbatches: int = 2, objective: Objective = SQUARED_ERROR, **more: Any
-) -> Pipeline:
-    return Pipeline(
-        module,
-        num_microbatches=microbatches,
-        objective=objective,
-        device=CpuDevice(),
-        mesh=mesh,
-        timeout_s=30.0,
-        **more,
-    )
 
 
 def trained(

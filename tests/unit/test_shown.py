@@ -18,3 +18,8 @@ def test_only_the_words_that_are_long_are_shortened(blank: str) -> None:
     long = "'" + "n" * 300 + "':"
     assert with_words_shown(f"{words}{blank}{long}{blank}{words}") == f"{words}{blank}{shown(long)}{blank}{words}"
     assert shown(long).endswith("n':")
+
+
+def test_what_is_shown_already_is_not_cut_again() -> None:
+    message = f"refused (pipeline.schedule={shown(repr('n' * 10_000))}); give another"
+    assert with_words_shown(message) == message

@@ -6,6 +6,7 @@ is a folder, or have the run in it read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import click
 
 from fullbore.errors import ConfigError
 
-__all__ = ["MODEL_TYPE", "PATH_TYPE", "SCHEDULE_TYPE"]
+__all__ = ["MODEL_TYPE", "PATH_TYPE", "SCHEDULE_TYPE", "NonEmptyPath", "is_there"]
 
 
-class _NotEmpty(click.Path):
+class NonEmptyPath(click.Path):
     """A path, or a word that may be one; a shell completes it as a path."""
 
     def __init__(self, *, wanted: str, kind: type[Path | str]) -> None:
@@ -32,6 +33,18 @@ class _NotEmpty(click.Path):
         return super().convert(value, param, ctx)
 
 
-PATH_TYPE = _NotEmpty(wanted="a path", kind=Path)
-SCHEDULE_TYPE = _NotEmpty(wanted="a name that `fullbore schedule list` prints, or a file", kind=str)
-MODEL_TYPE = _NotEmpty(wanted="a run file, a folder with a config.json, or package.module:function", kind=str)
+PATH_TYPE = NonEmptyPath(wanted="a path", kind=Path)
+SCHEDULE_TYPE = NonEmptyPath(wanted="a name that `fullbore schedule list` prints, or a file", kind=str)
+MODEL_TYPE = NonEmptyPath(wanted="a run file, a folder with a config.json, or package.module:function", kind=str)
+
+
+def is_there(path: str | Path, *, kind: Callable[[Path], bool] = Path.exists) -> bool:
+    """Is there such a file, or what else ``kind`` asks for, as `Path.is_dir` does?
+
+    What no file can be called, such as a name that is too long, is not there: `Path` raises OSError for it, and a
+    command would end with what the system says before its own message could say what it takes.
+    """
+    try:
+        return kind(Path(path))
+    except OSError:
+        return False

@@ -21,12 +21,12 @@ class FileKind:
     """What a command writes."""
 
     noun: str
-    looks: Callable[[str], bool]
+    is_beginning: Callable[[str], bool]
     """Is this how such a file begins? The text has no byte order mark."""
 
     def is_of(self, path: Path) -> bool:
         """Is the file of this kind? Raises OSError where it cannot be read."""
-        return self.looks(_head(path))
+        return self.is_beginning(_head(path))
 
 
 def _head(path: Path) -> str:

@@ -24,7 +24,7 @@ import click
 from fullbore.errors import ConfigError, FullboreError
 from fullbore.nearest import nearest
 from fullbore.plain_text import is_plain
-from fullbore.shown import with_words_shown
+from fullbore.shown import shown, with_words_shown
 from fullbore.standard_streams import outlive_readers
 
 __all__ = ["COMMANDS", "cli", "main"]
@@ -181,7 +181,7 @@ def _commanded(arguments: list[str] | None) -> Any:
     for argument in given:
         if not is_plain(argument):
             raise ConfigError(
-                f"an argument is UTF-8 text without a NUL (given {argument!r:.200}); "
+                f"an argument is UTF-8 text without a NUL (given {shown(repr(argument))}); "
                 "a file called so needs another name"
             )
     with cli.make_context("fullbore", given) as context:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from fractions import Fraction
 from pathlib import Path
 
 import click
 
-from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE
+from fullbore.cli.argument_types import PATH_TYPE, SCHEDULE_TYPE, is_there
 from fullbore.cli.file_kind import RECIPE
 from fullbore.cli.output import answer_no, json_option, print_json, print_text
 from fullbore.cli.output_file import Output, require_outputs
@@ -20,6 +19,7 @@ from fullbore.plan.from_run import costs_of_file, costs_of_run
 from fullbore.plan.partition import planned_partition
 from fullbore.plan.recipe_file import write_recipe
 from fullbore.report.partition import PartitionReport
+from fullbore.shown import shown
 
 __all__ = ["command"]
 
@@ -67,7 +67,7 @@ def command(
         if given is not None and given < 1:
             raise ConfigError(f"{option} is a number of {what}, at least 1 (given {option} {given})")
     require_outputs(Output(option="-o", path=output, kind=RECIPE), inputs={"COSTS": costs})
-    known = costs_of_run(costs) if os.path.isdir(costs) else costs_of_file(costs)
+    known = costs_of_run(costs) if is_there(costs, kind=Path.is_dir) else costs_of_file(costs)
     try:
         planned = planned_partition(
             known,
@@ -96,5 +96,5 @@ def command(
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,24}(?:\.[0-9]{1,24})?) ?(|[KMG]i?B)", text)
     if match is None:
-        raise ConfigError(f"a size is a number of bytes, or one with a unit such as 80GiB (given {text!r:.60})")
+        raise ConfigError(f"a size is a number of bytes, or one with a unit such as 80GiB (given {shown(repr(text))})")
     return int(Fraction(match[1]) * _UNITS[match[2]])

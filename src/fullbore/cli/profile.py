@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from fullbore.cli.argument_types import MODEL_TYPE, PATH_TYPE
+from fullbore.cli.argument_types import MODEL_TYPE, PATH_TYPE, is_there
 from fullbore.cli.file_kind import COSTS
 from fullbore.cli.output import json_option, print_json, print_text
 from fullbore.cli.output_file import Output, require_outputs
@@ -59,7 +58,7 @@ def _config(model: str | None, overrides: tuple[str, ...]) -> RunConfig:
     path = Path(model)
     if path.suffix == ".toml":
         return load_run(path, overrides=overrides)
-    if os.path.isdir(path):
+    if is_there(path, kind=Path.is_dir):
         return load_run(None, overrides=[f"model.hf={model}", *overrides])
     if ":" in model:
         return load_run(None, overrides=[f"model.factory={model}", *overrides])

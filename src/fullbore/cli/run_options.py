@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fullbore.cli.argument_types import PATH_TYPE
+from fullbore.cli.argument_types import PATH_TYPE, is_there
 from fullbore.config.load import load_run
 from fullbore.config.run import RunConfig
 from fullbore.errors import ConfigError
@@ -65,16 +64,17 @@ def read_config(run: Path | None, *, recipe: Path | None, overrides: tuple[str, 
     if recipe is None:
         return config
     held = read_recipe(recipe).recipe
-    if is_file(held.schedule) and not os.path.exists(held.schedule):
+    if is_file(held.schedule) and not is_there(held.schedule):
         raise ConfigError(
             f"the recipe {recipe} takes its order from {held.schedule}, which is not there; write into the recipe, as "
             "its schedule, where that file is"
         )
     fixed = with_recipe(config, held)
     for override in overrides:
-        name = override.partition("=")[0].strip()
+        name = ".".join(part.strip() for part in override.partition("=")[0].split("."))
         asked, has = _said(config, name), _said(fixed, name)
-        if not _agree(asked, has):
+        # a schedule's file may be spelled in more ways than one
+        if not (is_same(asked, has) if name == "pipeline.schedule" else asked == has):
             raise ConfigError(
                 f"--set {shown(override)} contradicts the recipe {recipe}, which has "
                 f"{f'no {name}' if has is None else f'{name} = {has!r}'}; leave out one of them"
@@ -82,14 +82,9 @@ def read_config(run: Path | None, *, recipe: Path | None, overrides: tuple[str, 
     return fixed
 
 
-def _agree(asked: Any, has: Any) -> bool:
-    """A schedule's file may be spelled in more ways than one."""
-    return bool(asked == has) or (isinstance(asked, str) and isinstance(has, str) and is_same(asked, has))
-
-
 def _said(config: RunConfig, name: str) -> Any:
     """What a configuration says under ``section.key``, or inside of a table; None where it says nothing."""
-    section, key, *inner = (part.strip() for part in name.split("."))
+    section, key, *inner = name.split(".")
     value = getattr(getattr(config, section), key)
     for part in inner:
         value = value.get(part) if isinstance(value, dict) else None

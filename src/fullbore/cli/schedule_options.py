@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from fullbore.cli.argument_types import is_there
 from fullbore.errors import ConfigError
 from fullbore.plan.made import Made, Solved, solved
 from fullbore.plan.schedule import is_file
@@ -93,7 +94,7 @@ def solver_option(command: _Command) -> _Command:
 
 def names_file(schedule: str) -> bool:
     """Is it a schedule's file? The names of schedules come first; a file without a suffix is one if it is there."""
-    return is_file(schedule) or (schedule not in CATALOGUE and os.path.isfile(schedule))
+    return is_file(schedule) or (schedule not in CATALOGUE and is_there(schedule, kind=Path.is_file))
 
 
 def require_no_sizes(name: str, given: Mapping[str, object]) -> None:

@@ -14,6 +14,7 @@ from fullbore.cli.file_kind import TIMELINE
 from fullbore.cli.output import json_option, print_json, print_text
 from fullbore.cli.output_file import STDOUT, Output, require_outputs
 from fullbore.errors import ConfigError, TraceError
+from fullbore.shown import shown
 from fullbore.timeline.chrome import Step, chrome_trace
 from fullbore.trace.format import trace_path
 from fullbore.trace.reader import Trace, read_trace
@@ -89,7 +90,7 @@ def _chosen(trace: Trace, window: str | None) -> tuple[int, ...]:
         return trace.steps[-_DEFAULT_STEPS:]
     match = re.fullmatch(r"([0-9]{0,18}):([0-9]{0,18})", window)
     if match is None:
-        raise ConfigError(f"a window of steps is written A:B, as in 20:25 (given {window!r:.60})")
+        raise ConfigError(f"a window of steps is written A:B, as in 20:25 (given {shown(repr(window))})")
     first, end = match.groups()
     lowest, highest = int(first or 0), int(end) if end else trace.steps[-1] + 1
     chosen = tuple(step for step in trace.steps if lowest <= step < highest)

@@ -10,6 +10,7 @@ import msgspec
 
 from fullbore.errors import InputError
 from fullbore.plain_text import is_plain
+from fullbore.shown import shown
 
 __all__ = ["convert"]
 
@@ -37,10 +38,10 @@ def convert(value: Any, *, kind: Any, name: str, where: str, error: type[InputEr
     except msgspec.ValidationError:
         unquoted = kind in (str, str | None) and not isinstance(value, str | list | dict) and len(repr(value)) <= 200
         quote = f'; write it in quotes: "{value}"' if unquoted else ""
-        raise error(f"{where}: {name} must be {_describe(kind)} (given {value!r:.200}){quote}") from None
+        raise error(f"{where}: {name} must be {_describe(kind)} (given {shown(repr(value))}){quote}") from None
     for text in _texts(found):
         if not is_plain(text):
-            raise error(f"{where}: a text in {name} is Unicode without a NUL (given {text!r:.200})")
+            raise error(f"{where}: a text in {name} is Unicode without a NUL (given {shown(repr(text))})")
     return found
 
 

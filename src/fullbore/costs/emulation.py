@@ -18,6 +18,7 @@ from fullbore.costs.links import MOST_NS, Link
 from fullbore.errors import CostsError
 from fullbore.json_file import read_json
 from fullbore.nearest import nearest
+from fullbore.shown import shown
 
 __all__ = ["EmulationSettings", "SlowRank", "read_emulation"]
 
@@ -38,9 +39,11 @@ class SlowRank:
 
     def __post_init__(self) -> None:
         if not _is_whole(self.rank) or self.rank < 0:
-            raise CostsError(f"the rank of a fault is an integer of at least 0 (given {self.rank!r:.60})")
+            raise CostsError(f"the rank of a fault is an integer of at least 0 (given {shown(repr(self.rank))})")
         if not _is_number(self.factor) or not 1 <= self.factor <= _MOST:
-            raise CostsError(f"the factor of a slow rank is a number from 1 to {_MOST:g} (given {self.factor!r:.60})")
+            raise CostsError(
+                f"the factor of a slow rank is a number from 1 to {_MOST:g} (given {shown(repr(self.factor))})"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class EmulationSettings:
         if not _is_number(self.jitter) or not 0 <= self.jitter < 1:
             raise CostsError(f"jitter is a share of each duration, 0 or more and less than 1 (given {self.jitter!r})")
         if not _is_whole(self.seed) or self.seed < 0:
-            raise CostsError(f"seed is an integer of at least 0 (given {self.seed!r:.60})")
+            raise CostsError(f"seed is an integer of at least 0 (given {shown(repr(self.seed))})")
         ranks = [fault.rank for fault in self.faults]
         for rank in ranks:
             if ranks.count(rank) > 1:
@@ -119,23 +122,23 @@ def read_emulation(path: Path) -> EmulationSettings:
 def _list(document: dict[str, Any], key: str) -> list[dict[str, Any]]:
     entries = document.get(key, [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise CostsError(f"{key} is a list of JSON objects (given {entries!r:.60})")
+        raise CostsError(f"{key} is a list of JSON objects (given {shown(repr(entries))})")
     return entries
 
 
 def _link(entry: dict[str, Any]) -> Link:
     known = tuple(field.name for field in fields(Link))
-    _check_keys(entry, known, where=f"a link: {entry!r:.60}")
+    _check_keys(entry, known, where=f"a link: {shown(repr(entry))}")
     for key, value in entry.items():
         if not _is_whole(value) and not (key == "bytes_per_s" and value is None):
-            raise CostsError(f"{key} is an integer (given {value!r:.60})")
+            raise CostsError(f"{key} is an integer (given {shown(repr(value))})")
         if key == "latency_ns" and value > MOST_NS:
-            raise CostsError(f"latency_ns is at most {MOST_NS}, a hundred days (given {value!r:.60})")
+            raise CostsError(f"latency_ns is at most {MOST_NS}, a hundred days (given {shown(repr(value))})")
     return Link(**entry)
 
 
 def _fault(entry: dict[str, Any]) -> SlowRank:
-    where = f"a fault: {entry!r:.60}"
+    where = f"a fault: {shown(repr(entry))}"
     if entry.get("kind") not in _KINDS:
         raise CostsError(f"the kind of a fault is one of {', '.join(_KINDS)} ({where})")
     _check_keys(entry, ("kind", "rank", "factor"), where=where)

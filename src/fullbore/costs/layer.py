@@ -10,6 +10,7 @@ from typing import Any
 from fullbore.errors import CostsError
 from fullbore.json_file import read_json, write_json
 from fullbore.nearest import nearest
+from fullbore.shown import shown
 
 __all__ = ["LayerCost", "costs_document", "read_costs", "read_microbatch_size", "write_costs"]
 
@@ -43,12 +44,12 @@ class LayerCost:
             value = getattr(self, field.name)
             if field.name == "name":
                 if not isinstance(value, str) or not value:
-                    raise CostsError(f"the name of a layer is text and not empty (given {value!r:.60})")
+                    raise CostsError(f"the name of a layer is text and not empty (given {shown(repr(value))})")
                 continue
             most = next((limit for end, limit in _MOST.items() if field.name.endswith(end)), 10**30)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
                 raise CostsError(
-                    f"{field.name} must be an integer from 0 to {most} (layer {self.name!r}: {value!r:.60})"
+                    f"{field.name} must be an integer from 0 to {most} (layer {self.name!r}: {shown(repr(value))})"
                 )
 
     @property

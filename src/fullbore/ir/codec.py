@@ -23,6 +23,7 @@ from fullbore.ids import Rank
 from fullbore.ir.action import Compute
 from fullbore.ir.placement import Placement
 from fullbore.ir.schedule import Overlap, Schedule
+from fullbore.shown import shown
 
 __all__ = ["format_schedule", "parse_schedule"]
 
@@ -39,7 +40,9 @@ def _is_name(text: str) -> bool:
 def format_schedule(schedule: Schedule) -> str:
     """The text of a schedule, ending in a newline."""
     if not _is_name(schedule.name):
-        raise ScheduleError(f"a name is printable words with single spaces between them (given {schedule.name!r:.200})")
+        raise ScheduleError(
+            f"a name is printable words with single spaces between them (given {shown(repr(schedule.name))})"
+        )
     lines = [
         _FIRST_LINE,
         f"name {schedule.name}",
@@ -61,13 +64,15 @@ def parse_schedule(text: str) -> Schedule:
     """The inverse of `format_schedule`. Raises `ScheduleError` with the line and what it should be."""
     lines = text.split("\n")
     if lines[0] != _FIRST_LINE:
-        raise ScheduleError(f"line 1 of a fullbore schedule is {_FIRST_LINE!r} (given {lines[0][:60]!r})")
+        raise ScheduleError(f"line 1 of a fullbore schedule is {_FIRST_LINE!r} (given {shown(repr(lines[0]))})")
     if lines[-1] != "":
         raise ScheduleError(f"a fullbore schedule ends with a newline (line {len(lines)} does not)")
     lines.pop()
     name = _field(lines, index=1, key="name")
     if not _is_name(name):
-        raise ScheduleError(f"line 2: a name is printable words with single spaces between them (given {name!r:.200})")
+        raise ScheduleError(
+            f"line 2: a name is printable words with single spaces between them (given {shown(repr(name))})"
+        )
     ranks = tuple(Rank(_number(word, line=3)) for word in _field(lines, index=2, key="placement").split(" "))
     at = 3
     num_streams = _more_than_one(lines, index=at, key="streams")
@@ -87,7 +92,7 @@ def parse_schedule(text: str) -> Schedule:
 def _field(lines: list[str], *, index: int, key: str) -> str:
     line = lines[index] if index < len(lines) else ""
     if not line.startswith(f"{key} "):
-        raise ScheduleError(f"line {index + 1} starts with '{key} ' (given {line[:60]!r})")
+        raise ScheduleError(f"line {index + 1} starts with '{key} ' (given {shown(repr(line))})")
     return line[len(key) + 1 :]
 
 
@@ -103,7 +108,7 @@ def _more_than_one(lines: list[str], *, index: int, key: str) -> int:
 
 def _number(word: str, *, line: int) -> int:
     if not _NUMBER.fullmatch(word):
-        raise ScheduleError(f"line {line}: a number is digits only, without leading zeros (given {word[:20]!r})")
+        raise ScheduleError(f"line {line}: a number is digits only, without leading zeros (given {shown(repr(word))})")
     return int(word)
 
 
@@ -111,12 +116,12 @@ def _order(line: str, overlaps: set[Overlap], *, rank: int, line_number: int) ->
     """The actions of a line; pairs that may run at once go into ``overlaps`` too."""
     start = f"rank {rank}:"
     if not line.startswith(start):
-        raise ScheduleError(f"line {line_number} starts with {start!r} (given {line[:60]!r})")
+        raise ScheduleError(f"line {line_number} starts with {start!r} (given {shown(repr(line))})")
     rest = line[len(start) :]
     if not rest:
         return ()
     if not rest.startswith(" "):
-        raise ScheduleError(f"line {line_number}: actions are separated by single spaces (given {line[:60]!r})")
+        raise ScheduleError(f"line {line_number}: actions are separated by single spaces (given {shown(repr(line))})")
     actions: list[Compute] = []
     for word in rest[1:].split(" "):
         first = len(actions)
@@ -127,7 +132,7 @@ def _order(line: str, overlaps: set[Overlap], *, rank: int, line_number: int) ->
                 raise ScheduleError(f"line {line_number}, action {len(actions)}: {error}") from error
         if len(actions) - first > 2:
             raise ScheduleError(
-                f"line {line_number}, action {first}: two actions may run at once (given {word[:60]!r})"
+                f"line {line_number}, action {first}: two actions may run at once (given {shown(repr(word))})"
             )
         if len(actions) - first == 2:
             overlaps.add(Overlap(*actions[first:]))

@@ -26,6 +26,7 @@ from fullbore.ir.action import Compute, Kind, Payload
 from fullbore.ir.explicit import Cell, ExplicitSchedule, RecvCell, SendCell
 from fullbore.ir.schedule import Overlap, Schedule
 from fullbore.ir.torch_rows import num_microbatches_of, placement_of
+from fullbore.shown import shown
 
 __all__ = ["TorchCsv", "parse_torch_csv"]
 
@@ -129,7 +130,7 @@ def _cells(word: str, overlaps: set[Overlap], *, where: str) -> tuple[Cell, ...]
         return (_cell(word, where=where),)
     forward, backward = (_cell(part.strip(), where=where) for part in overlap.groups())
     if not isinstance(forward, Compute) or not isinstance(backward, Compute):
-        raise ScheduleError(f"{where}: what overlaps are a forward and a backward (given {word[:60]!r})")
+        raise ScheduleError(f"{where}: what overlaps are a forward and a backward (given {shown(repr(word))})")
     overlaps.add(Overlap(forward, backward))
     return forward, backward
 
@@ -145,7 +146,8 @@ def _cell(word: str, *, where: str) -> Cell:
         return make(StageIndex(int(transfer[1])), payload, MicrobatchIndex(int(transfer[4])))
     raise ScheduleError(
         f"{where}: a cell is stage, kind, microbatch, as in 2F0, with kind one of F B I W SEND_F RECV_F SEND_B RECV_B, "
-        f"a stage with UNSHARD, RESHARD or REDUCE_GRAD, or an overlap as in (0F3;3B1)OVERLAP_F_B (given {word[:40]!r})"
+        f"a stage with UNSHARD, RESHARD or REDUCE_GRAD, or an overlap as in (0F3;3B1)OVERLAP_F_B (given "
+        f"{shown(repr(word))})"
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fullbore.errors import ModelError
+from fullbore.shown import shown
 
 __all__ = [
     "Boundary",
@@ -88,7 +89,7 @@ class Objective:
     def __post_init__(self) -> None:
         for name, given in (("loss_sum", self.loss_sum), ("count", self.count)):
             if not callable(given):
-                raise ModelError(f"{name} of an Objective is a function (given {name}={given!r:.200})")
+                raise ModelError(f"{name} of an Objective is a function (given {name}={shown(repr(given))})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from fullbore.errors import ModelError
 from fullbore.models.layered import Parcel
+from fullbore.shown import shown
 
 __all__ = ["Tree", "take_apart"]
 
@@ -63,5 +64,5 @@ def take_apart(value: Any, *, giver: str) -> tuple[Parcel, Tree]:
             )
     parcel = tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
     if not parcel:
-        raise ModelError(f"a layer gives at least one tensor, but {giver} gives {value!r:.100}")
+        raise ModelError(f"a layer gives at least one tensor, but {giver} gives {shown(repr(value))}")
     return parcel, Tree(spec, tuple(_SLOT if isinstance(leaf, Tensor) else leaf for leaf in leaves))

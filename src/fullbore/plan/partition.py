@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from fullbore.config.run import BatchConfig, PipelineConfig, RunConfig
 from fullbore.costs.layer import LayerCost
@@ -20,13 +21,15 @@ from fullbore.partition.partition import NothingFits, Partition
 from fullbore.plan.from_run import RunCosts
 from fullbore.plan.recompute import ahead_in_stages
 from fullbore.plan.schedule import AskedSchedule, drawn_schedule, is_file, is_same
-from fullbore.plan.setting_words import OPTIONS
 from fullbore.schedules.recompute_ahead import recompute_ahead
 from fullbore.simulate.engine import simulate
 from fullbore.simulate.memory import peak_bytes
 from fullbore.timeline.bubble import bubble_of
 
 __all__ = ["PlannedPartition", "planned_partition"]
+
+_OPTIONS = MappingProxyType({"stages": "-p ", "chunks": "-v ", "microbatches": "-m "})
+"""How `fullbore partition` is given what a run file calls by keys; for messages."""
 
 _TRIES = 2
 """Cuts to look for under a memory limit: for equal stages, and for the order that the first cut brought."""
@@ -76,7 +79,7 @@ def planned_partition(
         known, num_ranks=num_ranks, num_chunks=num_chunks, num_microbatches=num_microbatches, schedule=schedule
     )
     asked = _schedule_of(config, file_of_run=schedule is None)
-    asked.require_layers(len(layers))
+    asked.require_layers(len(layers), words=_OPTIONS)
     ahead = ran is not None and ran.recompute_ahead
     order = asked.make()
     if order.num_slices > 1:
@@ -161,7 +164,7 @@ def _asked_run(
 def _schedule_of(config: RunConfig, *, file_of_run: bool) -> AskedSchedule:
     """The schedule to cut for. A file that the run before named may be gone, and is for one size."""
     try:
-        return drawn_schedule(config, words=OPTIONS)
+        return drawn_schedule(config, words=_OPTIONS)
     except (InvalidSchedule, ScheduleError) as error:
         if not file_of_run or not is_file(config.pipeline.schedule):
             raise

@@ -22,6 +22,7 @@ from fullbore.ir.recipe import Layout, Recipe
 from fullbore.json_file import read_json, write_json
 from fullbore.nearest import nearest
 from fullbore.plan.schedule import is_file
+from fullbore.shown import shown
 
 __all__ = ["RecipeFile", "read_recipe", "recipe_document", "write_recipe"]
 
@@ -71,7 +72,7 @@ def read_recipe(path: Path) -> RecipeFile:
     if costs is None:
         return RecipeFile(recipe, None)
     if not isinstance(costs, list) or len(costs) != recipe.layout.num_stages:
-        given = len(costs) if isinstance(costs, list) else f"{costs!r:.60}"
+        given = len(costs) if isinstance(costs, list) else shown(repr(costs))
         raise RecipeError(
             f"stage_costs needs one entry for each of the {recipe.layout.num_stages} stages ({path}: {given})"
         )
@@ -87,7 +88,7 @@ def _made(kind: type[_T], entry: Any, *, name: str | None, where: str, **parts: 
         parts: fields that are made already.
     """
     if not isinstance(entry, dict):
-        raise RecipeError(f"the {name} of a recipe is a JSON object ({where}: {entry!r:.200})")
+        raise RecipeError(f"the {name} of a recipe is a JSON object ({where}: {shown(repr(entry))})")
     known = {field.name: field for field in fields(kind)}
     for key in entry:
         if key not in known:

@@ -10,11 +10,12 @@ Recomputations ahead of the backward are put in later: which stages have them de
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from fullbore.config.run import MeshConfig, RunConfig, batch_sizes
 from fullbore.costs.links import Link
@@ -27,7 +28,6 @@ from fullbore.ir.runnable import require_runnable
 from fullbore.ir.schedule import Schedule
 from fullbore.ir.schedule_file import read_computed
 from fullbore.ir.validate import validate
-from fullbore.plan.setting_words import RUN_FILE, SettingWords
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import without_recomputations
 from fullbore.shown import shown
@@ -36,6 +36,9 @@ from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import CATALOGUE, get, require_can_run
 
 __all__ = ["AskedSchedule", "asked_schedule", "drawn_schedule", "is_file", "is_same"]
+
+_KEYS = MappingProxyType({size: f"pipeline.{size}=" for size in ("stages", "chunks", "microbatches")})
+"""How a run file sets a size, in front of its number. Who has no run file passes other words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,6 @@ class AskedSchedule:
     """May there be another number of stages a rank?"""
 
     construct: Callable[[ScheduleCosts], Schedule]
-    words: SettingWords
 
     def make(
         self, *, stages: Sequence[StageCost] = (), links: Sequence[Link] = (), message_bytes: Sequence[int] = ()
@@ -75,23 +77,27 @@ class AskedSchedule:
         if self.memory_cap is not None and max(kept := peak_shares(made)) > self.memory_cap:
             raise ScheduleError(
                 f"{self.name} keeps the activations of {float(max(kept)):g} microbatches on rank "
-                f"{kept.index(max(kept))}, above "
-                f"{self.words.memory_cap.format(cap=float(self.memory_cap))}; {self.words.above_cap}"
+                f"{kept.index(max(kept))}, above the run's pipeline.memory_cap={float(self.memory_cap):g}; take "
+                "another schedule, fewer microbatches, or a run with a higher cap"
             )
         return made
 
-    def require_layers(self, num_layers: int) -> None:
-        """Raises `PartitionError` where a stage would have none; says how many stages are the most."""
-        num_stages, ranks, words = self.placement.stages_per_stream, self.placement.num_ranks, self.words
+    def require_layers(self, num_layers: int, *, words: Mapping[str, str] = _KEYS) -> None:
+        """Raises `PartitionError` where a stage would have none; says how many stages are the most.
+
+        Args:
+            words: as of `drawn_schedule`.
+        """
+        num_stages, ranks = self.placement.stages_per_stream, self.placement.num_ranks
         if num_layers >= num_stages:
             return
         chunks = num_stages // ranks
-        most = [words.size("stages", value=num_layers // chunks)] if num_layers >= chunks else []
+        most = [f"{words['stages']}{num_layers // chunks}"] if num_layers >= chunks else []
         if chunks > 1 and self.takes_chunks and num_layers >= ranks:
-            most.append(words.size("chunks", value=num_layers // ranks))
+            most.append(f"{words['chunks']}{num_layers // ranks}")
         raise PartitionError(
-            f"every stage holds at least one layer, and {num_stages} stages are too many for {num_layers} layers"
-            f"{words.layers} ({words.size('stages', value=ranks)}, chunks={chunks}); use at most "
+            f"every stage holds at least one layer (embed and head count as one each), and {num_stages} stages are too "
+            f"many for {num_layers} layers ({words['stages']}{ranks}, {words['chunks']}{chunks}); use at most "
             f"{' or '.join(most) or f'{num_layers} stages'}"
         )
 
@@ -122,17 +128,17 @@ def asked_schedule(config: RunConfig) -> AskedSchedule:
     return drawn_schedule(config)
 
 
-def drawn_schedule(config: RunConfig, *, words: SettingWords = RUN_FILE) -> AskedSchedule:
+def drawn_schedule(config: RunConfig, *, words: Mapping[str, str] = _KEYS) -> AskedSchedule:
     """The same, and also what is drawn and simulated only.
 
     Args:
-        words: those of who made the configuration, for messages.
+        words: for messages, how who asks gives ``stages``, ``chunks`` and ``microbatches``, in front of the number.
 
     Raises:
         As `asked_schedule`.
     """
     filed = is_file(config.pipeline.schedule)
-    asked = _filed(config, words=words) if filed else _named(config, words=words)
+    asked = _filed(config, words=words) if filed else _named(config)
     given, placement = config.pipeline.partition, asked.placement
     wanted = placement.stages_per_stream
     if isinstance(given, tuple) and len(given) != wanted:
@@ -157,7 +163,7 @@ def is_same(one: str, other: str) -> bool:
     return is_file(one) and is_file(other) and os.path.realpath(one) == os.path.realpath(other)
 
 
-def _named(config: RunConfig, *, words: SettingWords) -> AskedSchedule:
+def _named(config: RunConfig) -> AskedSchedule:
     """A registered schedule at the configured sizes."""
     pipeline = config.pipeline
     entry = get(pipeline.schedule)
@@ -174,11 +180,10 @@ def _named(config: RunConfig, *, words: SettingWords) -> AskedSchedule:
         follows_costs=entry.cost_driven,
         takes_chunks=entry.takes_chunks,
         construct=partial(entry.make, sizes),
-        words=words,
     )
 
 
-def _filed(config: RunConfig, *, words: SettingWords) -> AskedSchedule:
+def _filed(config: RunConfig, *, words: Mapping[str, str]) -> AskedSchedule:
     """What a file says, action by action."""
     schedule = _read(Path(config.pipeline.schedule), config, words=words)
 
@@ -193,7 +198,6 @@ def _filed(config: RunConfig, *, words: SettingWords) -> AskedSchedule:
         follows_costs=False,
         takes_chunks=False,
         construct=as_it_is,
-        words=words,
     )
 
 
@@ -202,7 +206,7 @@ def _cap(config: RunConfig) -> Fraction | None:
     return None if given is None else Fraction(given)
 
 
-def _read(path: Path, config: RunConfig, *, words: SettingWords) -> Schedule:
+def _read(path: Path, config: RunConfig, *, words: Mapping[str, str]) -> Schedule:
     """What a schedule file says, if it is for this run."""
     pipeline = config.pipeline
     if pipeline.options:
@@ -212,13 +216,17 @@ def _read(path: Path, config: RunConfig, *, words: SettingWords) -> Schedule:
     require_runnable(schedule)
     again = sum(action.kind is Kind.RECOMPUTE for order in schedule.orders for action in order)
     if again and pipeline.recompute in ("none", ()):
-        raise ScheduleError(f"{path} has recomputations (R) and {words.no_recompute}")
+        raise ScheduleError(
+            f"{path} has recomputations (R), and no layer of the run recomputes; leave out the Rs, or take a run whose "
+            'pipeline.recompute is "full" or a list of layer names'
+        )
     backwards = sum(action.kind.makes_input_gradient for order in schedule.orders for action in order)
     if again not in (0, backwards):
         if not pipeline.recompute_ahead:
             raise ScheduleError(
                 f"{path} has {again} recomputations (R) for {backwards} backwards; to be predicted, a schedule has one "
-                f"before each backward, or none; {words.partial_recompute}"
+                "before each backward, or none; take such a file, or a run with pipeline.recompute_ahead=true, which "
+                "sets them anew"
             )
         schedule = without_recomputations(schedule)
     for key, given, its in (
@@ -228,6 +236,6 @@ def _read(path: Path, config: RunConfig, *, words: SettingWords) -> Schedule:
     ):
         if given is not None and given != its:
             raise ScheduleError(
-                f"{path} has {its} {key} and {words.sizes[key]} is {given}; {words.give} {words.size(key, value=its)}"
+                f"{path} has {its} {key}; give {words[key]}{its} instead of {words[key]}{given}, or take another file"
             )
     return schedule

@@ -15,6 +15,7 @@ import torch
 from fullbore.errors import ConfigError, InputError
 from fullbore.models.layered import Microbatch
 from fullbore.runtime.mesh import Mesh
+from fullbore.shown import shown
 
 __all__ = ["Crossings", "all_or_none", "require_same", "same_microbatches"]
 
@@ -32,7 +33,8 @@ def require_same(facts: Mapping[str, object], *, mesh: Mesh) -> None:
         other = next((rank for rank, theirs in enumerate(by_rank) if theirs.get(name) != by_rank[0].get(name)), None)
         if other is not None:
             raise ConfigError(
-                f"all ranks need the same {name} (rank 0 and rank {other} differ; rank {mesh.rank} has {value!r:.200})"
+                f"all ranks need the same {name} (rank 0 and rank {other} differ; rank {mesh.rank} has "
+                f"{shown(repr(value))})"
             )
 
 

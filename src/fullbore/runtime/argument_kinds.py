@@ -19,6 +19,7 @@ from fullbore.runtime.device import Device, open_device
 from fullbore.runtime.environment import local_rank
 from fullbore.runtime.mesh import Mesh
 from fullbore.runtime.processes.board import ProgressBoard
+from fullbore.shown import shown
 from fullbore.timeline.instrument import Instrument
 
 __all__ = ["require_kinds", "required_device", "required_layers"]
@@ -33,7 +34,9 @@ def required_device(given: object) -> Device:
     if isinstance(given, str | torch.device):
         return open_device(str(given), local_rank=local_rank())
     if not isinstance(given, Device) or isinstance(given, type):
-        raise ConfigError(f"device is auto, cpu, cuda, cuda:N, a torch.device or a Device (device={given!r:.200})")
+        raise ConfigError(
+            f"device is auto, cpu, cuda, cuda:N, a torch.device or a Device (device={shown(repr(given))})"
+        )
     return given
 
 
@@ -42,7 +45,7 @@ def require_kinds(**given: object) -> None:
     for name, value in given.items():
         fits, wanted = _KINDS[name]
         if not fits(value):
-            raise ConfigError(f"{name} is {wanted} ({name}={value!r:.200})")
+            raise ConfigError(f"{name} is {wanted} ({name}={shown(repr(value))})")
 
 
 def required_layers(model: LayeredModel, recompute: object) -> tuple[str, ...]:
@@ -57,7 +60,7 @@ def required_layers(model: LayeredModel, recompute: object) -> tuple[str, ...]:
         or not all(isinstance(name, str) for name in recompute)
     ):
         raise ConfigError(
-            f"recompute names layers one by one (given {recompute!r:.200}); for example "
+            f"recompute names layers one by one (given {shown(repr(recompute))}); for example "
             f"recompute={list(model.layer_names[1:3])}"
         )
     require_layers(recompute, layer_names=model.layer_names, setting="recompute")

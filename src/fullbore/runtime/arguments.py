@@ -20,6 +20,7 @@ from fullbore.runtime.environment import world_size
 from fullbore.runtime.mesh import Mesh
 from fullbore.schedules.costs import ScheduleCosts
 from fullbore.schedules.recompute_ahead import recompute_ahead
+from fullbore.shown import shown
 from fullbore.synthesis.auto import cap_of_a_run
 from fullbore.synthesis.catalogue import get, require_can_run
 
@@ -166,7 +167,7 @@ def _counts(given: object) -> tuple[int, ...]:
     counts = tuple(given) if isinstance(given, Iterable) else ()
     if not counts or not all(isinstance(count, Integral) and not isinstance(count, bool) for count in counts):
         raise ConfigError(
-            f'layers_per_stage is "equal" or a whole number of layers for each stage (given {given!r:.200}); a cut by '
-            "measured times is what `fullbore partition` gives"
+            f'layers_per_stage is "equal" or a whole number of layers for each stage (given {shown(repr(given))}); a '
+            "cut by measured times is what `fullbore partition` gives"
         )
     return tuple(map(int, counts))

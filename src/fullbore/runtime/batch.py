@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fullbore.errors import ConfigError, ModelError
 from fullbore.models.layered import Microbatch, Objective
+from fullbore.shown import shown
 
 __all__ = ["Batch", "counted", "microbatches_of", "on_device", "split_batch"]
 
@@ -37,7 +38,7 @@ def microbatches_of(batch: Batch, *, number: int | None, most: int) -> list[Micr
     """
     if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
         raise ConfigError(
-            f"a batch is cut into a whole number of microbatches, at least 1 (num_microbatches={number!r:.200})"
+            f"a batch is cut into a whole number of microbatches, at least 1 (num_microbatches={shown(repr(number))})"
         )
     if isinstance(batch, Mapping):
         _require_values(batch, "the batch")
@@ -112,7 +113,9 @@ def _number(items: object, index: int) -> float:
     one = isinstance(items, Real) or (isinstance(items, Tensor) and items.numel() == 1)
     number = float(items) if one else math.nan  # type: ignore[arg-type]
     if not math.isfinite(number):
-        raise ModelError(f"Objective.count gives a number for each microbatch (microbatch {index}: {items!r:.100})")
+        raise ModelError(
+            f"Objective.count gives a number for each microbatch (microbatch {index}: {shown(repr(items))})"
+        )
     return number
 
 
@@ -121,7 +124,9 @@ def _require_values(batch: Mapping[str, object], name: str) -> None:
     name."""
     for key, tensor in batch.items():
         if not isinstance(key, str):
-            raise ConfigError(f"tensors of a batch go by names ({name} has the key {key!r:.100}); use text for keys")
+            raise ConfigError(
+                f"tensors of a batch go by names ({name} has the key {shown(repr(key))}); use text for keys"
+            )
         if not isinstance(tensor, Tensor):
             continue
         kind = "a nested tensor" if tensor.is_nested else "on the meta device" if tensor.is_meta else tensor.layout

@@ -17,6 +17,7 @@ from fullbore.errors import ConfigError, ModelError
 from fullbore.ir.placement import Placement
 from fullbore.models.layered import Microbatch, Objective
 from fullbore.runtime.mesh import Mesh
+from fullbore.shown import shown
 
 __all__ = ["Output", "OutputTap", "require_output", "shared_outputs"]
 
@@ -28,7 +29,8 @@ def require_output(wanted: object) -> None:
     """Raises ConfigError for what is neither None nor a function; only the last stage's rank would notice."""
     if wanted is not None and not callable(wanted):
         raise ConfigError(
-            f"outputs is a function of a microbatch's output and the microbatch, or None (outputs={wanted!r:.200})"
+            "outputs is a function of a microbatch's output and the microbatch, or None "
+            f"(outputs={shown(repr(wanted))})"
         )
 
 

@@ -12,7 +12,8 @@ from fullbore.plan.recipe_file import write_recipe
 from tests.unit.cli.test_main import python, run
 
 SIZES = ("1f1b", "-p", "2", "-m", "2")
-WORD, WORDS = "n" * 10_000, "n " * 5000 + "n"
+END = "-omega"
+WORD, WORDS = "n" * 10_000 + END, "n " * 5000 + END
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,7 @@ def test_a_long_value_is_not_echoed_whole(
     code, out, err = run(capsys, *(argument.format(value) for argument in arguments))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert value[:100] in err
+    assert END in err
     assert len(err) < 1000
 
 
@@ -62,7 +64,7 @@ def test_a_long_value_is_not_echoed_whole(
         ("schedule", "export", WORD, "--csv", "a"),
         ("partition", WORD, "-p", "2"),
         ("partition", "costs.json", "-p", "2", "-o", WORD),
-        ("partition", "costs.json", "-p", "9" * 4000),
+        ("partition", "costs.json", "-p", "9" * 4000 + "123456"),
         ("train", WORD),
         ("train", "--recipe", WORD),
         ("profile", WORD),
@@ -79,8 +81,34 @@ def test_nor_is_a_long_path_or_what_click_refuses(
     assert (code, out) == (2, "")
     assert "the system refused" not in err
     long = max(arguments, key=len)
-    assert long[-20:] in err
+    assert long[-len(END) :] in err
     assert "..." in err
+    assert len(err) < 1000
+
+
+@pytest.mark.parametrize("value", [WORD, WORDS])
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("0F0,{}\n", ("schedule", "check", "order.csv")),
+        ("{}\n", ("schedule", "check", "order.txt")),
+        ("fullbore schedule 1\n{}\n", ("schedule", "check", "order.txt")),
+        ("fullbore schedule 1\nname {}  \n", ("schedule", "check", "order.txt")),
+        (
+            '{{"layers": [{{"name": "a", "forward_ns": "{}", "backward_input_ns": 1, "backward_weight_ns": 1}}]}}',
+            ("partition", "-p", "2", "costs.json"),
+        ),
+        ('{{"layout": "{}"}}', ("train", "--recipe", "recipe.json")),
+    ],
+)
+def test_nor_is_what_stands_in_a_file(
+    text: str, arguments: tuple[str, ...], value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(arguments[-1]).write_text(text.format(value))
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert value[:100] in err
+    assert END in err
     assert len(err) < 1000
 
 
@@ -93,6 +121,10 @@ def test_a_list_of_layers_is_not_echoed_whole(capsys: pytest.CaptureFixture[str]
 def test_a_number_of_many_digits_is_not_echoed_whole(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "train", "--set", f"pipeline.partition=[{'9' * 3000}, 1]")
     assert (code, len(err) < 1000) == (2, True)
+    assert "pipeline.partition must add up to the model's 10 layers" in err
+    assert f"(given [{'9' * 100}" in err
+    assert f"{'9' * 20}, 1], which add up to 1{'0' * 100}" in err
+    assert err.endswith(f"{'0' * 20}); an equal split is [5, 5]\n")
 
 
 def test_nor_is_what_the_system_refuses() -> None:

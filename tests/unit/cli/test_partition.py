@@ -68,17 +68,17 @@ def test_a_recipe_is_written_that_show_can_draw(costs: str, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-p", "6"], "6 stages are too many for 5 layers (-p 6, chunks=1); use at most -p 5\n"),
+        (["-p", "6"], "6 stages are too many for 5 layers (-p 6, -v 1); use at most -p 5\n"),
         (
             ["-p", "2", "-v", "3", "--schedule", "interleaved-1f1b"],
-            "6 stages are too many for 5 layers (-p 2, chunks=3); use at most -p 1 or -v 2\n",
+            "6 stages are too many for 5 layers (-p 2, -v 3); use at most -p 1 or -v 2\n",
         ),
         (["-p", "0"], "fullbore: -p is a number of ranks, at least 1 (given -p 0)\n"),
         (["-p", "2", "-v", "0"], "fullbore: -v is a number of stages a rank, at least 1 (given -v 0)\n"),
         (["-p", "2", "-m", "0"], "fullbore: -m is a number of microbatches, at least 1 (given -m 0)\n"),
         (["-p", "2", "--memory", "lots"], "a size is a number of bytes, or one with a unit such as 80GiB"),
-        (["-p", "2", "--memory", "9" * 400], f"such as 80GiB (given '{'9' * 59})"),
-        (["-p", "2", "--memory", "1." + "9" * 5000 + "GiB"], f"such as 80GiB (given '1.{'9' * 57})"),
+        (["-p", "2", "--memory", "9" * 400], f"such as 80GiB (given '{'9' * 169}...{'9' * 29}')"),
+        (["-p", "2", "--memory", "1." + "9" * 5000 + "GiB"], f"such as 80GiB (given '1.{'9' * 167}...{'9' * 26}GiB')"),
         (["-p", "2", "-v", "2"], "1f1b has 1 stage per rank (num_chunks=2); use 1"),
         (["-p", "2", "--schedule", "1fb1"], "did you mean '1f1b'"),
     ],
@@ -244,15 +244,15 @@ def test_a_run_from_a_file_keeps_its_cap_and_its_recomputations_ahead(
     (tmp_path / "aside.txt").rename(tmp_path / "schedule.txt")
     write_recipe(tmp_path / "plan.json", replace(ran, recompute_ahead=False))
     code, _, err = run(capsys, "partition", folder, "-p", "2")
-    assert (code, "before each backward, or none; give one of these, or --schedule NAME" in err) == (2, True)
+    assert (code, "or none; take such a file, or a run with pipeline.recompute_ahead=true" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        (("-p", "3", "-m", "6"), "has 2 stages and -p is 3; give -p 2"),
-        (("-p", "2"), "has 6 microbatches and -m is 8; give -m 6"),
-        (("-p", "2", "-m", "6", "-v", "2"), "has 1 chunks and -v is 2; give -v 1"),
+        (("-p", "3", "-m", "6"), "has 2 stages; give -p 2 instead of -p 3"),
+        (("-p", "2"), "has 6 microbatches; give -m 6 instead of -m 8"),
+        (("-p", "2", "-m", "6", "-v", "2"), "has 1 chunks; give -v 1 instead of -v 2"),
     ],
 )
 def test_a_file_that_does_not_fit_is_told_by_the_options(
@@ -262,10 +262,10 @@ def test_a_file_that_does_not_fit_is_told_by_the_options(
     order = tmp_path / "order.txt"
     write_schedule_file(order, get("gpipe").build(2, num_microbatches=6))
     code, out, err = run(capsys, "partition", costs, *sizes, "--schedule", str(order))
-    assert (code, out, err) == (2, "", f"fullbore: {order} {message}\n")
+    assert (code, out, err) == (2, "", f"fullbore: {order} {message}, or take another file\n")
 
 
-def test_what_only_a_run_decides_is_not_told_by_its_keys(
+def test_what_only_a_run_decides_is_told_as_the_runs(
     costs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order, folder = tmp_path / "order.txt", str(Path(costs).parent)
@@ -273,15 +273,15 @@ def test_what_only_a_run_decides_is_not_told_by_its_keys(
     code, _, err = run(capsys, "partition", costs, "-p", "2", "-m", "6", "--schedule", str(order))
     assert (code, err) == (
         2,
-        f"fullbore: {order} has recomputations (R) and the costs are of no run that recomputes; leave out the Rs, or "
-        "give the folder of one that does\n",
+        f"fullbore: {order} has recomputations (R), and no layer of the run recomputes; leave out the Rs, or take a "
+        'run whose pipeline.recompute is "full" or a list of layer names\n',
     )
     write_recipe(tmp_path / "plan.json", Recipe(Layout(2), 2, 6, (3, 2), "gpipe", memory_cap=6.0))
     code, _, err = run(capsys, "partition", folder, "-p", "2", "-m", "8")
     assert (code, err) == (
         2,
-        "fullbore: gpipe keeps the activations of 8 microbatches on rank 0, above the memory cap of the run, 6; give "
-        "another --schedule, or a smaller -m\n",
+        "fullbore: gpipe keeps the activations of 8 microbatches on rank 0, above the run's pipeline.memory_cap=6; "
+        "take another schedule, fewer microbatches, or a run with a higher cap\n",
     )
 
 

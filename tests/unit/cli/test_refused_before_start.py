@@ -46,8 +46,8 @@ def test_a_configuration_that_runs_does_come_to_starting_a_worker(tmp_path: Path
     [
         pytest.param(
             ("pipeline.stages=4", "model.config.num_hidden_layers=1"),
-            "4 stages are too many for 3 layers, embed and head among them",
-            "use at most pipeline.stages=3",
+            "(embed and head count as one each), and 4 stages are too many for 3 layers",
+            "(pipeline.stages=4, pipeline.chunks=1); use at most pipeline.stages=3",
             id="accelerate 2497: more ranks than layers",
         ),
         pytest.param(
@@ -64,13 +64,13 @@ def test_a_configuration_that_runs_does_come_to_starting_a_worker(tmp_path: Path
         ),
         pytest.param(
             ("pipeline.schedule=interleaved-1f1b", "model.config.num_hidden_layers=1"),
-            "4 stages are too many for 3 layers, embed and head among them",
+            "4 stages are too many for 3 layers (pipeline.stages=2, pipeline.chunks=2)",
             "use at most pipeline.stages=1 or pipeline.chunks=1",
             id="NeMo-RL PR 1126: fewer layers than chunks of all ranks",
         ),
         pytest.param(
             ("pipeline.schedule=zb-v", "model.config.num_hidden_layers=1"),
-            "4 stages are too many for 3 layers, embed and head among them",
+            "4 stages are too many for 3 layers (pipeline.stages=2, pipeline.chunks=2)",
             "use at most pipeline.stages=1\n",
             id="a schedule that always has two stages a rank is not advised to have one",
         ),

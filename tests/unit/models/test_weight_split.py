@@ -25,6 +25,7 @@ from fullbore.models.split_backward.weight_registry import apply_weight_splits, 
 from fullbore.models.split_backward.weight_split import WeightSplit
 from tests.support.staged import Staged
 from tests.unit.models.families import FAMILIES, microbatch
+from tests.unit.models.scale import Scale
 
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(6, 5),
@@ -249,17 +250,6 @@ def test_without_gradients_or_copied_or_undone_it_is_the_plain_module() -> None:
     split.undo()
     assert vars(split.module).keys() == vars(split.reference).keys()
     assert split.module(x).grad_fn.name() == "AddmmBackward0"
-
-
-class Scale(nn.Module):
-    """A class that nobody knows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.linspace(1, 2, 6))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight
 
 
 class OwnForward(nn.Linear):

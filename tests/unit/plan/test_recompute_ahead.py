@@ -166,7 +166,7 @@ def test_a_file_may_have_them_already(tmp_path: Path) -> None:
         assert found.recipe.recompute_ahead
         assert found.predicted is not None
         assert found.predicted.stage_costs == (StageCost(6, 3, 3, 4),) * 2
-    with pytest.raises(ScheduleError, match=r"mine.txt has recomputations \(R\) and pipeline.recompute names no layer"):
+    with pytest.raises(ScheduleError, match=r"mine.txt has recomputations \(R\), and no layer of the run recomputes"):
         check_before_start(config(schedule=str(path), microbatches=4))
     path.write_text(format_schedule(recompute_ahead(get("1f1b").build(2, num_microbatches=4), stages=[StageIndex(1)])))
     with pytest.raises(ScheduleError, match=r"mine.txt has 4 recomputations \(R\) for 8 backwards; to be predicted"):

@@ -131,9 +131,18 @@ def test_a_file_of_other_sizes_or_with_errors_is_refused(tmp_path: Path) -> None
     path = tmp_path / "order.txt"
     path.write_text(format_schedule(get("1f1b").build(2, num_microbatches=4)), encoding="utf-8")
     for given, wanted in (
-        ({"stages": 4, "microbatches": 4}, "has 2 stages and pipeline.stages is 4; set pipeline.stages=2"),
-        ({"stages": 2, "microbatches": 8}, "has 4 microbatches and pipeline.microbatches is 8"),
-        ({"stages": 2, "microbatches": 4, "chunks": 2}, "has 1 chunks and pipeline.chunks is 2"),
+        (
+            {"stages": 4, "microbatches": 4},
+            "has 2 stages; give pipeline.stages=2 instead of pipeline.stages=4, or take",
+        ),
+        (
+            {"stages": 2, "microbatches": 8},
+            "has 4 microbatches; give pipeline.microbatches=4 instead of pipeline.microbatches=8",
+        ),
+        (
+            {"stages": 2, "microbatches": 4, "chunks": 2},
+            "has 1 chunks; give pipeline.chunks=1 instead of pipeline.chunks=2",
+        ),
         ({"stages": 2, "microbatches": 4, "options": {"extra_warmup": 1}}, "takes no options"),
     ):
         with pytest.raises(ScheduleError, match=wanted):

@@ -3,17 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from fullbore.config.load import load_run
-from fullbore.ir.recipe import Layout
-from fullbore.models.sequential import sequential_model
 from fullbore.models.steadiness import LayerRounds
-from fullbore.runtime.device import CpuDevice
-from fullbore.runtime.mesh import Mesh
 from fullbore.session.profiling import profile_alone
-from fullbore.session.session import Place, measure
 from tests.support.command import TINY_LLAMA
 
 
@@ -29,17 +22,6 @@ def test_it_says_that_it_measures_on_stderr(tmp_path: Path, capsys: pytest.Captu
     ]
     assert (captured.out, said) == ("", ["measuring 6 layers"])
     assert len(measured.layers) == 6
-
-
-def test_a_run_says_that_the_measurement_was_disturbed_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LayerRounds, "slowdown", property(lambda _: 2.0))
-    mesh = Mesh(Layout(pipeline=1), device=CpuDevice(), timeout_s=10)
-    model = sequential_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
-    measure(model, {"inputs": torch.ones(3, 4)}, place=Place(CpuDevice(), mesh, None), seed=0)
-    mesh.close()
-    assert capsys.readouterr().err.startswith("warning: the costs of some layers are uncertain")
 
 
 def test_it_says_on_stderr_that_the_measurement_was_disturbed(
