@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -126,6 +127,7 @@ def _become(*, arguments: list[str], env: dict[str, str], out: str, err: str) ->
         traceback.print_exc()
     finally:
         with suppress(BaseException):
+            threading._shutdown()  # type: ignore[attr-defined]  # a thread that does not end keeps a command from ending
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()

@@ -206,6 +206,11 @@ def with_weights() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(VOCABULARY, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, VOCABULARY))
 
 
+def mismatched() -> nn.Sequential:
+    """Its last layer does not take what the one before it gives."""
+    return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 8), nn.Linear(16, 256))
+
+
 def frozen() -> nn.Sequential:
     """The same, and nothing in it trains."""
     return with_weights().requires_grad_(False)

@@ -364,6 +364,22 @@ def two_meshes(worker: Worker) -> tuple[float, bool]:
     return total[0], torch.distributed.is_initialized()
 
 
+def narrow_types(worker: Worker) -> tuple[bool, bool]:
+    """Do tensors arrive of which pickle alone makes nothing: shared by one rank, gathered on the first?"""
+    mesh = group(worker)
+    sent = [torch.arange(3).to(dtype) for dtype in (torch.uint16, torch.float8_e4m3fn)]
+    shared = mesh.share(sent if mesh.rank else None, owner=mesh.num_ranks - 1)
+    gathered = mesh.gather_on_first(sent)
+    mesh.close()
+    assert shared is not None
+    same = [all(map(_same_bits, sent, tensors)) for tensors in (shared, *gathered)]
+    return same[0], all(same[1:]) and len(gathered) == (0 if mesh.rank else mesh.num_ranks)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
 def disagreement(worker: Worker, what: str) -> str:
     """What a pipeline says whose ranks were given different things."""
     mesh = group(worker)

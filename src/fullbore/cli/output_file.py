@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fullbore.cli.file_kind import FileKind
+from fullbore.config.run_files import run_of
 from fullbore.errors import ConfigError
 
 __all__ = ["STDOUT", "Output", "require_outputs"]
 
 STDOUT = Path("-")
-
-_TRACE = "trace"
-_RUN_FILES = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", _TRACE)
-"""What a run writes beside its run.toml, which is of no kind here and stays for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,7 @@ def _require_free(output: Output, path: Path) -> None:
         held = path.stat()
     if held is not None and stat.S_ISDIR(held.st_mode):
         raise ConfigError(f"{option} is the file to write ({path} is a folder); name one in it")
-    run = _run_of(Path(os.path.abspath(path))) or _run_of(Path(os.path.realpath(path)))
+    run = run_of(Path(os.path.abspath(path))) or run_of(Path(os.path.realpath(path)))
     if run is not None:
         raise ConfigError(f"{option} {path} belongs to the run in {os.path.realpath(run)}; name another file")
     if held is None or not stat.S_ISREG(held.st_mode):
@@ -98,19 +95,6 @@ def _require_free(output: Output, path: Path) -> None:
         return
     if not kind.is_of(path):
         raise ConfigError(f"{option} {path} exists and is no {kind.noun}; name another file, or remove it")
-
-
-def _run_of(path: Path) -> Path | None:
-    """The folder of the run that a file is of: one that a run writes, or one anywhere below its ``trace``."""
-    if path.name in _RUN_FILES and _holds_run(path.parent, beside=path.name):
-        return path.parent
-    above = (folder.parent for folder in path.parents if folder.name == _TRACE)
-    return next((folder for folder in above if _holds_run(folder, beside=_TRACE)), None)
-
-
-def _holds_run(folder: Path, *, beside: str) -> bool:
-    """Two files of a run beside the one named: a person too keeps a run.toml, and a profile.json made from it."""
-    return (folder / "run.toml").exists() and any((folder / name).exists() for name in _RUN_FILES if name != beside)
 
 
 def _stream_into(held: os.stat_result) -> str | None:

@@ -60,6 +60,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(
                 f"a model comes from model.hf or model.factory, not both (hf={self.hf!r}, factory={self.factory!r})"
             )
+        if self.hf == "":
+            raise ConfigError("model.hf is empty; give the folder of a config.json, or leave it out")
         if self.from_pretrained and self.hf is None:
             raise ConfigError(
                 "model.from_pretrained = true needs model.hf, the folder that holds the weights (hf is absent)"

@@ -148,7 +148,7 @@ def find_slow_stage(
     busy = [median(b.busy_ns[other] / b.makespan_ns for b in bubbles) for other in range(placement.num_ranks)]
     if _over_others(busy, rank) <= _SLOW or busy[rank] * _SLOW < max(busy):
         return None
-    over = OverSteps.of(_over_others(b.busy_ns, rank) for b in bubbles)
+    over = OverSteps.of(_over_all(b.busy_ns, rank) for b in bubbles)
     if not over.is_above_one:
         return None
     least_gain = max(_WORTH, over.noise / over.median)
@@ -213,6 +213,13 @@ def _slowness(over_profile: Sequence[float | None]) -> tuple[float, ...]:
     usual = median_low(ratios)
     against = [ratio / usual if usual else 1.0 for ratio in ratios]
     return tuple(factor if factor >= _DEVICE else 1.0 for factor in against)
+
+
+def _over_all(values: Sequence[float], index: int) -> float:
+    """One of several over the mean of all: at most as many as they are, where `_over_others` has no bound and a rank
+    that does next to nothing would make any spread of it."""
+    mean = fmean(values)
+    return values[index] / mean if mean else 1.0
 
 
 def _over_others(values: Sequence[float], index: int) -> float:

@@ -7,6 +7,7 @@ norms, clocks) travel over gloo on the CPU, whatever carries the activations.
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -129,16 +130,17 @@ class Mesh:
         if self._steps is None:
             return [value]
         values: list[Any] | None = [None] * self.num_ranks if self.rank == 0 else None
-        self.together(lambda: dist.gather_object(value, values, dst=self.ranks[0], group=self._steps))
-        return values or []
+        packed = _packed(value)
+        self.together(lambda: dist.gather_object(packed, values, dst=self.ranks[0], group=self._steps))
+        return [_unpacked(one) for one in values or []]
 
     def share(self, value: _T, *, owner: int) -> _T:
         """The value that rank ``owner`` gives, on every rank."""
         if self._steps is None:
             return value
-        values: list[Any] = [value]
+        values: list[Any] = [_packed(value) if self.rank == owner else None]
         self.together(lambda: dist.broadcast_object_list(values, src=self.ranks[owner], group=self._steps))
-        shared: _T = values[0]
+        shared: _T = _unpacked(values[0])
         return shared
 
     def new_group(self, ranks: Sequence[int], *, timeout_s: float) -> dist.ProcessGroup | None:
@@ -200,3 +202,14 @@ class Mesh:
         self.together(lambda: dist.all_reduce(tensor, op=operation, group=self._steps))
         reduced: list[float] = tensor.tolist()
         return reduced
+
+
+def _packed(value: object) -> bytes:
+    """As `torch.save` has it. Pickle alone, with which torch sends objects, reads back no uint16 and no float8."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes) -> Any:
+    return torch.load(io.BytesIO(packed), weights_only=False)

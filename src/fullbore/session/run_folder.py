@@ -12,14 +12,11 @@ from typing import TextIO
 
 from fullbore.config.dump import dump_run
 from fullbore.config.run import RunConfig
+from fullbore.config.run_files import CLAIM, WRITTEN, run_of
 from fullbore.errors import ConfigError
 from fullbore.session.ranks import in_a_group
 
 __all__ = ["run_folder"]
-
-_CLAIM = "run.toml"
-_WRITTEN = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", "trace")
-"""What a run writes once its ranks are together."""
 
 
 @contextmanager
@@ -34,8 +31,8 @@ def run_folder(config: RunConfig) -> Iterator[Path]:
     """
     if in_a_group() and os.environ["RANK"] != "0":
         given = config.train.run_dir
-        if given is not None and _holds(Path(given), _WRITTEN):
-            raise _taken(Path(given))
+        if given is not None:
+            _require_free(Path(given))
         yield Path("runs" if given is None else given)
         return
     try:
@@ -43,7 +40,7 @@ def run_folder(config: RunConfig) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {error.filename}: {error.strerror}") from error
     try:
-        claim = (folder / _CLAIM).open("x", encoding="utf-8")
+        claim = (folder / CLAIM).open("x", encoding="utf-8")
     except FileExistsError as error:
         raise _taken(folder) from error
     except OSError as error:
@@ -55,8 +52,8 @@ def run_folder(config: RunConfig) -> Iterator[Path]:
         _write(config, claim, folder)
         yield folder
     finally:
-        if not _holds(folder, _WRITTEN):
-            (folder / _CLAIM).unlink(missing_ok=True)
+        if not _holds(folder, WRITTEN):
+            (folder / CLAIM).unlink(missing_ok=True)
             if made and not any(folder.iterdir()):
                 folder.rmdir()
 
@@ -85,8 +82,7 @@ def _new_folder() -> tuple[Path, bool]:
 
 def _given_folder(folder: Path) -> tuple[Path, bool]:
     """With whether it was made here."""
-    if _holds(folder, _WRITTEN):
-        raise _taken(folder)
+    _require_free(folder)
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -94,6 +90,14 @@ def _given_folder(folder: Path) -> tuple[Path, bool]:
             raise ConfigError(f"train.run_dir is a folder ({folder} is a file); choose another name") from None
         return folder, False
     return folder, True
+
+
+def _require_free(folder: Path) -> None:
+    if _holds(folder, WRITTEN):
+        raise _taken(folder)
+    other = run_of(Path(os.path.abspath(folder))) or run_of(Path(os.path.realpath(folder)))
+    if other is not None:
+        raise ConfigError(f"train.run_dir {folder} lies in the run in {other}; choose another folder")
 
 
 def _holds(folder: Path, names: tuple[str, ...]) -> bool:

@@ -84,6 +84,7 @@ def test_an_override_inside_a_table_keeps_the_rest_of_it(tmp_path: Path) -> None
         ("train", r"has the form section\.key=value"),
         ("train=3", r"has the form section\.key=value"),
         ("train.=3", r"has the form section\.key=value"),
+        ('model.hf=""', r"model\.hf is empty; give the folder of a config\.json, or leave it out"),
         ("train.run_dir=", r'the value is empty; write "" for empty text'),
         ("pipeline.partition=[1,", r"\[1, is not a TOML value"),
         ("optimizer.lr=-1", r"--set optimizer\.lr=-1: optimizer\.lr must be positive"),

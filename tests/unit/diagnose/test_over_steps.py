@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -34,25 +34,20 @@ def test_an_odd_step_of_many_is_no_noise() -> None:
     assert not OverSteps.of([1.3] * 4 + [9.0]).is_above_one
 
 
-def test_ranks_that_took_no_time_at_all_are_no_noise() -> None:
-    nothing = OverSteps.of([inf] * 3)
-    assert (nothing.noise, nothing.is_above_one) == (0.0, True)
-    assert not OverSteps.of([inf, 1.0, 2.0]).is_above_one
-
-
 @pytest.mark.parametrize(("num_steps", "spread"), [(2, 0.3), (3, 0.3), (6, 0.3)])
 def test_a_stage_that_takes_twice_as_long_is_named_after_few_steps(num_steps: int, spread: float) -> None:
     assert OverSteps.of(np.linspace(2 - spread / 2, 2 + spread / 2, num_steps)).is_above_one
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "share"), [(2, 0.160), (3, 0.064), (5, 0.026), (6, 0.021), (10, 0.015), (20, 0.010)]
+    ("num_steps", "share"), [(2, 0.176), (3, 0.074), (5, 0.031), (6, 0.025), (10, 0.019), (20, 0.012)]
 )
 def test_chance_alone_seldom_names_a_stage(num_steps: int, share: float) -> None:
     """Of two even stages whose steps vary by 15 %, the one that seems slower, where it does by more than a tenth."""
     draws = 6000
     first, second = np.random.default_rng(0).lognormal(0, 0.15, (2, draws, num_steps))
-    seeming = np.where(np.median(first / second, axis=1, keepdims=True) < 1, second / first, first / second)
-    tenth = [ratios for ratios in seeming.tolist() if np.median(ratios) > 1.1]
-    named = sum(OverSteps.of(ratios).is_above_one for ratios in tenth)
+    over_other = np.where(np.median(first / second, axis=1, keepdims=True) < 1, second / first, first / second)
+    tenth = over_other[np.median(over_other, axis=1) > 1.1]
+    over_mean = 2 * tenth / (1 + tenth)
+    named = sum(OverSteps.of(ratios).is_above_one for ratios in over_mean.tolist())
     assert named / draws == pytest.approx(share, rel=0.3)

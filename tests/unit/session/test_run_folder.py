@@ -85,6 +85,25 @@ def test_a_folder_that_holds_a_run_is_refused(name: str) -> None:
     assert (Path("mine") / name).read_text() == "x"
 
 
+@pytest.mark.parametrize("rank", [None, "1"])
+@pytest.mark.parametrize("name", ["first/trace", "first/trace/again"])
+def test_a_folder_in_the_trace_of_a_run_is_refused(
+    name: str, rank: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.MonkeyPatch.context() as alone:
+        alone.delenv("RANK", raising=False)
+        with run_folder(config("first")) as folder:
+            (folder / "plan.json").write_text("{}")
+            (folder / "trace").mkdir()
+    refused = pytest.raises(ConfigError, match=rf"run_dir {name} lies in the run in .*first; choose another folder")
+    with refused, run_folder(config(name)):
+        pass
+    assert list((folder / "trace").iterdir()) == []
+
+
 def test_a_run_that_fails_before_it_writes_leaves_the_folder_as_it_was() -> None:
     Path("mine").mkdir()
     (Path("mine") / "notes.txt").write_text("x")
