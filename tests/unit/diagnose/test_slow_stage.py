@@ -273,7 +273,7 @@ def test_a_stage_beside_one_that_does_next_to_nothing_is_named_however_the_facto
 
 
 def test_a_gain_that_is_smaller_than_the_noise_proposes_no_cut() -> None:
-    """Steady, one layer away from the slow device gains 8 %; where its slowness swings by a quarter, that is no gain."""
+    """One layer away from a steadily slow device gains 8 %; where the slowness swings by a quarter, that is noise."""
     schedule = get("1f1b").build(2, num_microbatches=8)
     layers = layers_of(*[10_000] * 12)
 
