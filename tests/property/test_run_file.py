@@ -36,7 +36,7 @@ configs = st.builds(
     RunConfig,
     model=st.builds(
         ModelConfig,
-        hf=st.none() | texts,
+        hf=st.none() | texts.filter(bool),
         config=st.dictionaries(texts, plain, max_size=3),
         dtype=st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
         compile=st.booleans(),
