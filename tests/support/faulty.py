@@ -45,7 +45,7 @@ _ABSURD = 1 << 48
 
 _INSIDE = {
     ("draw", os.path.join("fullbore", "data", "batches.py")): "draw",
-    ("_global_loss", os.path.join("fullbore", "runtime", "pipeline.py")): "reduce",
+    ("global_loss", os.path.join("fullbore", "runtime", "global_loss.py")): "reduce",
     ("release", os.path.join("fullbore", "runtime", "pipeline.py")): "close",
 }
 """(function, file) -> place."""
@@ -170,7 +170,7 @@ def _count(microbatch: Microbatch) -> int:
 def _profile(frame: FrameType, event: str, argument: object) -> None:
     del argument
     name = frame.f_code.co_name
-    if event == "call" and name in ("draw", "_global_loss", "release"):
+    if event == "call" and name in ("draw", "global_loss", "release"):
         place = next(
             (
                 place
