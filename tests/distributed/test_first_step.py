@@ -246,15 +246,6 @@ def test_what_does_not_fit_the_announced_boundary_is_never_sent() -> None:
     assert "expects [8, 8] torch.float32" in first
 
 
-def test_tensors_of_every_type_travel_between_ranks() -> None:
-    assert on_ranks("narrow_types", num_ranks=2) == [(True, True)] * 2
-
-
-def test_the_last_of_several_meshes_takes_the_group_along() -> None:
-    """In whatever order they are closed, and however often."""
-    assert on_ranks("two_meshes", num_ranks=2) == [(3.0, False)] * 2
-
-
 def test_the_first_step_and_evaluation_of_compiled_layers_may_take_as_long_as_start_up() -> None:
     """Each rank compiles when it comes to it, and others wait. Afterwards the timeout counts again."""
     first, second = on_ranks("slow_to_compile", num_ranks=2)

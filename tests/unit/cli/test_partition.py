@@ -197,7 +197,7 @@ def test_a_recipe_whose_schedule_is_a_file_runs_from_any_folder(
 ) -> None:
     """It named the file as the run did, from the folder that the run was started in. With the run's own copy the file
     itself is not needed."""
-    folder, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    folder, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
     (folder / "run").mkdir(parents=True)
     elsewhere.mkdir()
     monkeypatch.chdir(folder)
@@ -213,7 +213,7 @@ def test_a_recipe_whose_schedule_is_a_file_runs_from_any_folder(
     config = read_config(None, recipe=folder / "recipe.json", overrides=())
     assert config.pipeline.schedule == str(folder / order)
     check_before_start(config)
-    spelled = f"pipeline.schedule=../work/{order}"
+    spelled = f"pipeline.schedule=../there/{order}"
     assert read_config(None, recipe=folder / "recipe.json", overrides=(spelled,)) == config
     (folder / order).unlink()
     said = (
