@@ -82,7 +82,7 @@ def _require_free(output: Output, path: Path) -> None:
         held = path.stat()
     if held is not None and stat.S_ISDIR(held.st_mode):
         raise ConfigError(f"{option} is the file to write ({path} is a folder); name one in it")
-    run = run_of(Path(os.path.abspath(path))) or run_of(Path(os.path.realpath(path)))
+    run = run_of(path)
     if run is not None:
         raise ConfigError(f"{option} {path} belongs to the run in {os.path.realpath(run)}; name another file")
     if held is None or not stat.S_ISREG(held.st_mode):

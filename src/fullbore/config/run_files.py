@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 __all__ = ["CLAIM", "WRITTEN", "run_of"]
@@ -16,7 +17,12 @@ WRITTEN = ("profile.json", "plan.json", "schedule.txt", "metrics.jsonl", _TRACE)
 
 
 def run_of(path: Path) -> Path | None:
-    """The folder of the run that a file is of: one that a run writes, or anything below its ``trace``."""
+    """The folder of the run that a file or folder is of, as it is named or where its links lead: one that a run writes,
+    or anything below its ``trace``."""
+    return _run_of(Path(os.path.abspath(path))) or _run_of(Path(os.path.realpath(path)))
+
+
+def _run_of(path: Path) -> Path | None:
     if path.name in WRITTEN and _holds_run(path.parent, beside=path.name):
         return path.parent
     above = (folder.parent for folder in path.parents if folder.name == _TRACE)

@@ -95,7 +95,7 @@ def _given_folder(folder: Path) -> tuple[Path, bool]:
 def _require_free(folder: Path) -> None:
     if _holds(folder, WRITTEN):
         raise _taken(folder)
-    other = run_of(Path(os.path.abspath(folder))) or run_of(Path(os.path.realpath(folder)))
+    other = run_of(folder)
     if other is not None:
         raise ConfigError(f"train.run_dir {folder} lies in the run in {other}; choose another folder")
 
