@@ -96,7 +96,7 @@ def _require_free(folder: Path) -> None:
     if _holds(folder, WRITTEN):
         raise _taken(folder)
     other = run_of(folder)
-    if other is not None:
+    if other is not None and any((other / "trace").glob("rank-*")):  # a person's own files look like a run's at most
         raise ConfigError(f"train.run_dir {folder} lies in the run in {other}; choose another folder")
 
 

@@ -148,13 +148,10 @@ def open_session(worker: Worker | None, config: RunConfig, *, costs_for: Collect
     place.say(f"       fingerprint {corpus.fingerprint[:16]}")
     costs: tuple[LayerCost, ...] = ()
     uses = cost_uses(config, asked=asked, besides=costs_for)
-    sample = typical_microbatch(order, config)
-    if not uses:
-        for layer in range(1, len(model.layer_names)):
-            model.boundary(layer, sample)  # raises where a layer does not take what the one before it gives
-    else:
+    if uses:
         place.tell("measuring the layers")
         place.say(f"measuring {len(model.layer_names)} layers: {describe_uses(uses, config=config)}")
+        sample = typical_microbatch(order, config)
         costs = measure(model, sample, place=place, seed=config.train.seed, compile=config.model.compile)
     resolved = resolve(config, costs=costs or None, layer_names=model.layer_names, asked=asked)
     return Session(place, corpus, order, model, costs, resolved)

@@ -98,10 +98,18 @@ def test_a_folder_in_the_trace_of_a_run_is_refused(
         with run_folder(config("first")) as folder:
             (folder / "plan.json").write_text("{}")
             (folder / "trace").mkdir()
+            (folder / "trace" / "rank-0000.jsonl").touch()
     refused = pytest.raises(ConfigError, match=rf"run_dir {name} lies in the run in .*first; choose another folder")
     with refused, run_folder(config(name)):
         pass
-    assert list((folder / "trace").iterdir()) == []
+    assert [path.name for path in (folder / "trace").iterdir()] == ["rank-0000.jsonl"]
+
+
+def test_a_folder_called_trace_beside_ones_own_run_file_is_free() -> None:
+    for name in ("run.toml", "profile.json"):
+        Path(name).write_text("{}")
+    with run_folder(config("trace/one")) as folder:
+        assert (folder / "run.toml").exists()
 
 
 def test_a_run_that_fails_before_it_writes_leaves_the_folder_as_it_was() -> None:
